@@ -1,0 +1,148 @@
+"""Region -> jaxpr. What no rewrite touched is emitted as the same objects: equations, calls, the whole jaxpr."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import jaxprs
+from .jaxprs import DropVar, Literal, Var
+from .region import Node, Region, Site, Value
+
+
+def emit(region: Region):
+    """The jaxpr of a region: the very object it was read from when nothing in it, or below it, changed.
+
+    Args:
+        region: region to emit.
+
+    Returns:
+        A jaxpr of the same kind (open or closed), same inputs, same number of outputs.
+    """
+    return _Emitter({}).jaxpr(region)
+
+
+class _Emitter:
+    def __init__(self, done: dict[int, Any]):
+        self.done = done  # id(region) -> jaxpr: shared regions are emitted once
+
+    def jaxpr(self, region: Region):
+        if id(region) not in self.done:
+            renewed = self._renew_children(region)
+            dirty = region.changed or bool(renewed)
+            self.done[id(region)] = _Body(region, renewed).jaxpr() if dirty else region.jaxpr
+        return self.done[id(region)]
+
+    def _renew_children(self, region: Region) -> dict[int, Any]:
+        """Equations of nodes whose nested jaxprs changed, by node identity; their calls are touched."""
+        renewed = {}
+        for node in region.nodes:
+            if not node.live or not node.regions:
+                continue
+            inner = [self.jaxpr(r) for r in node.regions]
+            if any(new is not r.jaxpr for new, r in zip(inner, node.regions)):
+                renewed[id(node)] = jaxprs.with_children(node.eqn, inner)
+                if node.site is not None:
+                    node.site.touch()
+        return renewed
+
+
+class _Body:
+    """Emission of one changed region: a depth-first walk in program order, operands before users."""
+
+    def __init__(self, region: Region, renewed: dict[int, Any]):
+        self.region, self.renewed = region, renewed
+        self.names: dict[Value, Any] = {}
+        self.eqns: list[Any] = []
+        self.emitted: set[int] = set()
+        self.before: dict[int, Node] = {}  # effectful node -> the effectful node that must come first
+
+    def jaxpr(self):
+        region = self.region
+        for value in region.inputs:
+            self.names[value] = value.var
+        new_consts = self._name_consts()
+        nodes = sorted((n for n in region.nodes if n.live), key=lambda n: n.position)
+        self._chain_effects(nodes)
+        for node in nodes:
+            self._visit(node)
+        outvars = [self._atom(o) for o in region.outputs]
+        return jaxprs.rebuild(region.jaxpr, eqns=self.eqns, outvars=outvars, new_consts=new_consts)
+
+    def _name_consts(self) -> list[tuple[Any, Any]]:
+        """Constants keep their constvar; those of dissolved calls become constvars or, in an open jaxpr, literals."""
+        own = set(jaxprs.open_jaxpr(self.region.jaxpr).constvars)
+        closed = jaxprs.is_closed(self.region.jaxpr)
+        new = []
+        for value in self.region.consts:
+            if value.var in own:
+                self.names[value] = value.var
+            elif closed and self.region.is_used(value):
+                self.names[value] = var = Var(value.aval)
+                new.append((var, value.role[1]))
+            else:
+                self.names[value] = jaxprs.literal(value.role[1], value.aval)
+        return new
+
+    def _chain_effects(self, nodes: list[Node]) -> None:
+        last = None
+        for node in nodes:
+            if node.eqn.effects and jaxprs.ordering_effects(node.eqn):
+                if last is not None:
+                    self.before[id(node)] = last
+                last = node
+
+    # ------------------------------------------------------------ order
+    def _visit(self, node: Node) -> None:
+        """Emit a node after all it needs; iterative, for chains of any depth."""
+        stack, open_units = [self._unit(node)], set()
+        while stack:
+            unit = stack[-1]
+            if id(unit) in self.emitted:
+                stack.pop()
+                continue
+            needed = [u for u in self._needs(unit) if id(u) not in self.emitted]
+            if not needed:
+                self.emitted.add(id(stack.pop()))
+                self._emit(unit)
+                continue
+            open_units.add(id(unit))
+            if any(id(u) in open_units for u in needed):
+                raise AssertionError(f"a rewrite made a cycle through {unit}")
+            stack.extend(reversed(needed))
+
+    def _unit(self, node: Node) -> Node | Site:
+        """What is emitted as one: the outermost untouched call around a node, or the node."""
+        unit: Node | Site = node
+        site = node.site
+        while site is not None:
+            if not site.touched:
+                unit = site
+            site = site.parent
+        return unit
+
+    def _needs(self, unit):
+        for a in unit.inputs:
+            if type(a) is Value and a.node is not None and a not in self.names:
+                yield self._unit(a.node)
+        if type(unit) is Node and id(unit) in self.before:
+            yield self._unit(self.before[id(unit)])
+
+    # ------------------------------------------------------------ equations
+    def _atom(self, a):
+        return a if type(a) is Literal else self.names[a]
+
+    def _emit(self, unit) -> None:
+        eqn = unit.eqn if type(unit) is Site else self.renewed.get(id(unit), unit.eqn)
+        invars = [self._atom(a) for a in unit.inputs]
+        own_names = unit.parent is None if type(unit) is Site else unit.site is None and not unit.spliced
+        outvars = [self._outvar(v, own_names) for v in eqn.outvars]
+        for value, var in zip(unit.outputs, outvars):
+            if type(value) is Value and not isinstance(var, DropVar) and value not in self.names:
+                self.names[value] = var
+        same = all(a is b for a, b in zip(invars, eqn.invars)) and all(a is b for a, b in zip(outvars, eqn.outvars))
+        self.eqns.append(eqn if same else eqn.replace(invars=invars, outvars=outvars))
+
+    @staticmethod
+    def _outvar(var, own_name: bool):
+        """Equations of dissolved calls and of spliced jaxprs get fresh names: their Vars may occur again."""
+        return var if own_name or isinstance(var, DropVar) else Var(var.aval)

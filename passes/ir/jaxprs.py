@@ -1,0 +1,281 @@
+"""All that depends on JAX's own jaxpr classes and on JAX's version. No other file touches `jax.extend.core`.
+
+JAX differences handled here (0.10.2 to the newest): `ClosedJaxpr` and `Jaxpr` became one class in 0.11; a scan's
+`num_consts`/`num_carry` became `ft_in`/`ft_out`; `jit` was named `pjit` before 0.7.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core as jex
+from jax.extend import source_info_util
+
+Var, Literal, DropVar, Primitive = jex.Var, jex.Literal, jex.DropVar, jex.Primitive
+Jaxpr, ClosedJaxpr, Eqn = jex.Jaxpr, jex.ClosedJaxpr, jex.JaxprEqn
+ONE_JAXPR_CLASS = Jaxpr is ClosedJaxpr
+JaxprTypeError = jex.JaxprTypeError
+
+_JAX_FOLDER = os.path.dirname(os.path.abspath(jax.__file__))
+_ORDINARY_EFFECTS = ("NamedAxisEffect",)  # these name an axis; they order nothing
+
+
+# ---------------------------------------------------------------- closed and open jaxprs
+def open_jaxpr(jaxpr) -> Jaxpr:
+    """The jaxpr itself, without its constants' values."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def consts_of(jaxpr) -> Sequence[Any]:
+    """Values of `constvars`; empty for an open jaxpr of old JAX."""
+    return getattr(jaxpr, "consts", ())
+
+
+def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """A closed jaxpr from an open one and the values of its constvars."""
+    if ONE_JAXPR_CLASS:
+        return jaxpr.with_consts(tuple(consts)) if tuple(consts) != tuple(jaxpr.consts) else jaxpr
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def rebuild(jaxpr, *, eqns, outvars=None, new_consts: Sequence[tuple[Var, Any]] = ()):
+    """`jaxpr` with other equations and outputs, of the same kind (open or closed), effects included.
+
+    Args:
+        jaxpr: open or closed jaxpr to copy.
+        eqns: its new equations.
+        outvars: its new outputs; the old ones when None.
+        new_consts: constvars to add, with their values; only a closed jaxpr can take them.
+
+    Returns:
+        The new jaxpr; invars, debug info and names are kept.
+    """
+    body = open_jaxpr(jaxpr)
+    effects = body.effects.union(*(e.effects for e in eqns)) if eqns else body.effects
+    changes: dict[str, Any] = dict(eqns=list(eqns), effects=effects)
+    if outvars is not None:
+        changes["outvars"] = list(outvars)
+    if new_consts:
+        changes["constvars"] = [*body.constvars, *(v for v, _ in new_consts)]
+    consts = [*consts_of(jaxpr), *(c for _, c in new_consts)]
+    if ONE_JAXPR_CLASS:
+        return body.replace(**changes, consts=consts) if new_consts else body.replace(**changes)
+    body = body.replace(**changes)
+    return ClosedJaxpr(body, consts) if is_closed(jaxpr) else body
+
+
+def new_eqn(invars, outvars, primitive, params, effects, source_info=None, ctx=None) -> Eqn:
+    """A new equation."""
+    return jex.new_jaxpr_eqn(invars, outvars, primitive, params, effects, source_info, ctx)
+
+
+def check(jaxpr) -> None:
+    """JAX's own type check of a jaxpr and all inside it. Raises JaxprTypeError."""
+    jex.check_jaxpr(open_jaxpr(jaxpr))
+
+
+def as_function(closed) -> Callable[..., list]:
+    """A function of flat values that evaluates the closed jaxpr."""
+    return jex.jaxpr_as_fun(closed)
+
+
+# ---------------------------------------------------------------- nested jaxprs of an equation
+class Child(NamedTuple):
+    """One jaxpr held by an equation's params, and how values enter it."""
+
+    key: str  # parameter that holds it
+    position: int | None  # index when the parameter is a tuple (cond's branches)
+    jaxpr: Any
+    operands: slice  # which of the equation's operands are its arguments
+    trips: int | None  # times it runs per run of the equation; None when not known
+
+
+_SINGLE = {  # primitive name -> parameter that holds its only jaxpr, called once with all operands
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "shard_map": "jaxpr",
+}
+
+
+def children(eqn: Eqn) -> list[Child]:
+    """The regions of an equation that the engine enters. Kernels' bodies and unknown primitives give none."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in _SINGLE and _SINGLE[name] in params:
+        return [Child(_SINGLE[name], None, params[_SINGLE[name]], slice(0, None), 1)]
+    if name == "scan":
+        return [Child("jaxpr", None, params["jaxpr"], slice(0, None), params["length"])]
+    if name == "cond":
+        return [Child("branches", i, b, slice(1, None), 1) for i, b in enumerate(params["branches"])]
+    if name == "while":
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        return [
+            Child("cond_jaxpr", None, params["cond_jaxpr"], slice(0, 0), None),
+            Child("body_jaxpr", None, params["body_jaxpr"], slice(n_cond, n_cond + n_body), None),
+        ]
+    return []
+
+
+def with_children(eqn: Eqn, jaxprs: Sequence[Any]) -> Eqn:
+    """The equation with its nested jaxprs replaced, in the order of `children`."""
+    params = dict(eqn.params)
+    for child, jaxpr in zip(children(eqn), jaxprs, strict=True):
+        if child.position is None:
+            params[child.key] = jaxpr
+        else:
+            params[child.key] = tuple(
+                jaxpr if i == child.position else b for i, b in enumerate(params[child.key])
+            )
+    return eqn.replace(params=params)
+
+
+class ScanParts(NamedTuple):
+    """How a scan's operands and results divide."""
+
+    consts: int
+    carry: int
+    length: int
+    reverse: bool
+
+
+def scan_parts(eqn: Eqn) -> ScanParts:
+    """Numbers of constants and carries of a scan equation, its length and direction."""
+    p = eqn.params
+    if "num_consts" in p:
+        return ScanParts(p["num_consts"], p["num_carry"], p["length"], p["reverse"])
+    consts, carry, _ = (len(part) for part in p["ft_in"].unpack())
+    return ScanParts(consts, carry, p["length"], p["reverse"])
+
+
+def all_jaxprs(eqn: Eqn) -> Iterator[Any]:
+    """Every jaxpr in an equation's params, also those the engine does not enter."""
+    return iter(jex.jaxprs_in_params(eqn.params))
+
+
+# ---------------------------------------------------------------- calls that matching may see through
+CALL_NAMES = {"jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call"}
+
+
+def inlinable_call(eqn: Eqn):
+    """The jaxpr of a call-like equation whose border means nothing, else None.
+
+    A jit with shardings, donation or compiler options keeps its border. A custom_jvp_call is dissolved only when it is
+    JAX's own (softplus, relu): a user's derivative may differ on purpose. custom_vjp_call always keeps its border.
+    """
+    name = eqn.primitive.name
+    if name not in CALL_NAMES:
+        return None
+    params = eqn.params
+    if name in ("jit", "pjit"):
+        pinned = any(not _unspecified(s) for key in ("in_shardings", "out_shardings") for s in params.get(key, ()))
+        pinned |= any(layout is not None for key in ("in_layouts", "out_layouts") for layout in params.get(key, ()))
+        if pinned or any(params.get("donated_invars", ())) or params.get("compiler_options_kvs"):
+            return None
+        return params["jaxpr"]
+    jaxpr = params.get("call_jaxpr")
+    if name == "custom_jvp_call" and not (_is_jax_own(jaxpr) and _is_jax_own(params["jvp_jaxpr_fun"])):
+        return None
+    return jaxpr
+
+
+def _unspecified(sharding) -> bool:
+    return type(sharding).__name__ == "UnspecifiedValue"
+
+
+def _is_jax_own(traced) -> bool:
+    info = getattr(traced, "debug_info", None) or getattr(open_jaxpr(traced), "debug_info", None)
+    return info is not None and f" at {_JAX_FOLDER}{os.sep}" in str(info.func_src_info)
+
+
+# ---------------------------------------------------------------- effects, names, sources
+def ordering_effects(eqn: Eqn) -> bool:
+    """Whether the equation has an effect that must keep its place (prints, callbacks, refs, ordered tokens)."""
+    return any(type(e).__name__ not in _ORDINARY_EFFECTS for e in eqn.effects)
+
+
+def is_ref(aval) -> bool:
+    """Whether a value is a mutable reference."""
+    return type(aval).__name__ in ("AbstractRef", "AvalMutableQDD")
+
+
+class SourceLine(NamedTuple):
+    """Where the user wrote an equation."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.function})" if self.file else "unknown"
+
+
+def source_line(eqn: Eqn) -> SourceLine:
+    """The user's own file, line and function that made the equation."""
+    text = source_info_util.summarize(eqn.source_info)  # "path:line:column (function)"
+    place, _, function = text.partition(" (")
+    parts = place.rsplit(":", 2)
+    if len(parts) != 3 or not parts[1].isdigit():
+        return SourceLine("", 0, "")
+    return SourceLine(parts[0], int(parts[1]), function.rstrip(")"))
+
+
+@contextmanager
+def context_of(eqn: Eqn):
+    """Trace inside this as if at the equation's place: its mesh, its compute type, its name stack."""
+    with eqn.ctx.manager, source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack):
+        yield
+
+
+# ---------------------------------------------------------------- tracing
+def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | None = None) -> ClosedJaxpr:
+    """The closed jaxpr of a function of flat values that returns flat values.
+
+    Args:
+        fn: function of `len(avals)` arrays; returns a list of arrays.
+        avals: abstract values (shape, dtype, weak type) of its arguments.
+        axis_sizes: named axes that collectives in it may use.
+
+    Returns:
+        A closed jaxpr.
+    """
+    axis_env = list(axis_sizes.items()) if axis_sizes else None
+    return jax.make_jaxpr(fn, axis_env=axis_env)(*(_argument(a) for a in avals))
+
+
+def _argument(aval):
+    """What make_jaxpr accepts for an abstract value, weak type and varying axes included."""
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **_varying(aval)
+    )
+
+
+def _varying(aval) -> dict:
+    vma = getattr(aval, "vma", None)
+    return {"vma": vma} if vma else {}
+
+
+def literal(value, aval) -> Literal:
+    """A literal operand."""
+    return Literal(value, aval)
+
+
+def is_scalar_literal(atom) -> bool:
+    """Whether an operand is a literal number."""
+    return type(atom) is Literal and np.ndim(atom.val) == 0
+
+
+def is_closed(jaxpr) -> bool:
+    """Whether a jaxpr can hold constants' values."""
+    return ONE_JAXPR_CLASS or isinstance(jaxpr, ClosedJaxpr)

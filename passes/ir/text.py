@@ -1,0 +1,182 @@
+"""Text of a graph, equal on every JAX version, and the difference of two graphs as text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import jaxprs
+from .jaxprs import DropVar, Literal
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+_HIDDEN = {  # parameters that say nothing about the numbers, or differ between JAX versions
+    "sharding", "out_sharding", "is_stable", "ft_in", "ft_out", "inline", "ctx_mesh", "keep_unused", "in_shardings",
+    "out_shardings", "in_layouts", "out_layouts", "donated_invars", "compiler_options_kvs", "jvp_jaxpr_fun",
+    "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts", "num_carry", "unroll", "linear",
+    "_split_transpose", "prevent_cse", "differentiated", "newly_manual_axes", "op", "jaxpr", "call_jaxpr", "branches",
+    "cond_jaxpr", "body_jaxpr", "update_jaxpr", "update_consts", "call", "dimensions_none", "out_dtype",
+}  # fmt: skip
+_DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def dtype_name(dtype) -> str:
+    """`f32`, `bf16`, `i32`, `bool`, `f8_e4m3fn`, ..."""
+    name = np.dtype(dtype).name if isinstance(dtype, np.dtype | type) else str(dtype)
+    for long, short in sorted(_DTYPES.items(), key=lambda kv: -len(kv[0])):
+        if name.startswith(long) and name[len(long) : len(long) + 1].isdigit():
+            return short + name[len(long) :]
+    return name
+
+
+def type_text(aval) -> str:
+    """`f32[8,16]`; a trailing `~` marks a weak type."""
+    if not hasattr(aval, "shape"):
+        return str(aval)
+    weak = "~" if getattr(aval, "weak_type", False) else ""
+    return f"{dtype_name(aval.dtype)}[{','.join(map(str, aval.shape))}]{weak}"
+
+
+class Names(dict):
+    """Var -> `%n`; shared between two graphs so that equal values have equal names in a difference."""
+
+    def of(self, var) -> str:
+        """The name of a Var, given at first sight."""
+        if isinstance(var, DropVar):
+            return "_"
+        return self.setdefault(var, f"%{len(self)}")
+
+
+def to_text(graph: Graph, names: Names | None = None, sources: bool = False) -> str:
+    """The whole graph as text.
+
+    Args:
+        graph: graph to print.
+        names: names given so far, to share them between graphs.
+        sources: put the user's line behind each equation.
+
+    Returns:
+        One line per equation, nested regions indented.
+    """
+    names = Names() if names is None else names
+    closed = graph.to_jaxpr()
+    body = jaxprs.open_jaxpr(closed)
+    lines = [f"{graph.name}({_params_text(body.invars, names)}) {{"]
+    lines += [f"  const {names.of(v)}: {type_text(v.aval)}" for v in body.constvars]
+    lines += _body(body, names, "  ", sources)
+    return "\n".join([*lines, "}"])
+
+
+def _params_text(invars, names: Names) -> str:
+    return ", ".join(f"{names.of(v)}: {type_text(v.aval)}" for v in invars)
+
+
+def _body(body, names: Names, indent: str, sources: bool) -> Iterator[str]:
+    for eqn in body.eqns:
+        yield from _equation(eqn, names, indent, sources)
+    yield f"{indent}return {', '.join(_atom(v, names) for v in body.outvars)}"
+
+
+def _equation(eqn, names: Names, indent: str, sources: bool) -> Iterator[str]:
+    operands = ", ".join(_atom(a, names) for a in eqn.invars)
+    results = ", ".join(f"{names.of(v)}: {type_text(v.aval)}" for v in eqn.outvars)
+    inner = jaxprs.children(eqn)
+    where = f"  # {jaxprs.source_line(eqn)}" if sources else ""
+    head = f"{indent}{results} = {eqn.primitive.name}({operands}){_params(eqn)}"
+    yield f"{head} {{{where}" if inner else head + where
+    for child in inner:
+        nested = jaxprs.open_jaxpr(child.jaxpr)
+        label = child.key if child.position is None else f"{child.key}[{child.position}]"
+        yield f"{indent}  {label}({_params_text(nested.invars, names)}):"
+        yield from _body(nested, names, indent + "    ", sources)
+    if inner:
+        yield f"{indent}}}"
+
+
+def _atom(atom, names: Names) -> str:
+    return _number(atom.val) if type(atom) is Literal else names.of(atom)
+
+
+def _number(value) -> str:
+    array = np.asarray(value)
+    if array.ndim:
+        return f"array<{type_text(array)}>"
+    if array.dtype.kind in "biu":
+        return str(array.item())
+    return repr(float(array)) if array.dtype.kind != "c" else str(array.item())
+
+
+def _params(eqn) -> str:
+    shown = {k: v for k, v in eqn.params.items() if k not in _HIDDEN and not _is_default(v)}
+    if eqn.primitive.name == "scan":
+        parts = jaxprs.scan_parts(eqn)
+        shown = {"length": parts.length, "consts": parts.consts, "carry": parts.carry}
+        shown |= {"reverse": True} if parts.reverse else {}
+    if not shown:
+        return ""
+    return " {" + ", ".join(f"{k}={_param(v)}" for k, v in sorted(shown.items())) + "}"
+
+
+def _is_default(value: Any) -> bool:
+    return value is None or value is False or value == ()
+
+
+def _param(value: Any) -> str:
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        return "(" + ",".join(_param(v) for v in value) + ")"
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return dtype_name(value)
+    if isinstance(value, np.generic):
+        return str(value.item())
+    if hasattr(value, "_fields"):  # GatherDimensionNumbers and the like
+        return "(" + ",".join(f"{k}={_param(v)}" for k, v in zip(value._fields, value) if not _is_default(v)) + ")"
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    return str(value).replace("\n", " ")
+
+
+class Diff:
+    """The difference of two graphs; `str()` shows it in a terminal.
+
+    Example:
+        >>> import jax
+        >>> from jaxsplice.passes.ir.graph import Graph
+        >>> one = Graph.from_jaxpr(jax.make_jaxpr(lambda x: x + 1.0)(1.0))
+        >>> bool(Diff(one, one))
+        False
+    """
+
+    def __init__(self, before: Graph, after: Graph, context: int = 2):
+        self.before, self.after, self.context = before, after, context
+
+    def lines(self) -> list[str]:
+        """Unified difference: `-` only before, `+` only after. Values that survived keep their names."""
+        names = Names()
+        old = to_text(self.before, names).splitlines()
+        new = to_text(self.after, names).splitlines()
+        return list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=self.context))
+
+    def __bool__(self) -> bool:
+        return self.before.to_jaxpr() is not self.after.to_jaxpr() and bool(self.lines())
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines()) or "no difference"
+
+
+def diff(before: Graph, after: Graph) -> Diff:
+    """Compare two graphs.
+
+    Args:
+        before: a Graph (or anything with `.before`, as a Result).
+        after: the Graph to compare it with.
+
+    Returns:
+        A Diff.
+    """
+    return Diff(before, after)
