@@ -279,3 +279,11 @@ def is_scalar_literal(atom) -> bool:
 def is_closed(jaxpr) -> bool:
     """Whether a jaxpr can hold constants' values."""
     return ONE_JAXPR_CLASS or isinstance(jaxpr, ClosedJaxpr)
+
+
+def new_jaxpr(constvars, invars, outvars, eqns, effects) -> Jaxpr:
+    """An open jaxpr from its parts."""
+    info = jex.DebugInfo("splice", "region", tuple("" for _ in invars), tuple("" for _ in outvars))
+    if ONE_JAXPR_CLASS:
+        return Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), info, consts=[None] * len(constvars))
+    return Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), info)

@@ -1,0 +1,52 @@
+"""View `marks`: equations that say something about a value and leave its numbers alone.
+
+Names for checkpointing, sharding constraints, barriers, varying-axes casts, copies; and two spellings inside every
+softmax: `stop_gradient` on a maximum, and the maximum with minus infinity.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.jaxprs import Literal
+from ..ir.region import Node, Value
+from .cursor import Cursor, peels
+
+
+@peels("marks", "copy", "copy_p", "sharding_constraint", "reshard", "pvary", "pcast", "layout_constraint", "mesh_cast")
+def _mark(cursor: Cursor, node: Node) -> Cursor:
+    return cursor.at(node.inputs[0], cursor.index)
+
+
+@peels("marks", "name")
+def _name(cursor: Cursor, node: Node) -> Cursor | None:
+    """A checkpoint name is kept where a remat policy may read it."""
+    return cursor.at(node.inputs[0], cursor.index) if node.region.remat_policy is None else None
+
+
+@peels("marks", "optimization_barrier")
+def _barrier(cursor: Cursor, node: Node) -> Cursor:
+    return cursor.at(node.inputs[cursor.atom.index], cursor.index)
+
+
+@peels("marks", "stop_gradient")
+def _stop_gradient(cursor: Cursor, node: Node) -> Cursor | None:
+    """Only on a maximum (the shift of a softmax), whose gradient cancels; elsewhere it changes derivatives."""
+    atom = node.inputs[0]
+    while type(atom) is Value and atom.node is not None:
+        if atom.node.primitive == "reduce_max":
+            return cursor.at(node.inputs[0], cursor.index)
+        if atom.node.primitive not in ("broadcast_in_dim", "max", "reshape", "convert_element_type", "squeeze"):
+            return None
+        atom = next((a for a in atom.node.inputs if type(a) is Value), None)
+    return None
+
+
+@peels("marks", "max")
+def _max_with_minus_infinity(cursor: Cursor, node: Node) -> Cursor | None:
+    for i, a in enumerate(node.inputs):
+        if type(a) is Literal and np.ndim(a.val) == 0 and a.val == -np.inf:
+            other = node.inputs[1 - i]
+            if other.aval.shape == cursor.atom.aval.shape:
+                return cursor.at(other, cursor.index)
+    return None

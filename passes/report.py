@@ -1,0 +1,122 @@
+"""Report: what a pipeline did to a program, where, how it was proved, and how long it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from .rewrite.certificate import Certificate
+
+
+@dataclass
+class Row:
+    """One rewrite.
+
+    Args:
+        rule: name.
+        stage: stage it happened in.
+        source: user's file, line and function.
+        replaced: nodes removed.
+        added: nodes put in their place.
+        certificate: its proof.
+        sites: places in the program (a shared jaxpr counts once per call, a loop's body once).
+        trips: times it runs per run of the program; None when a loop's length is not known.
+        what: the primitives it replaced, in a few words.
+    """
+
+    rule: str
+    stage: str
+    source: Any
+    replaced: int
+    added: int
+    certificate: Certificate
+    sites: int = 1
+    trips: int | None = 1
+    what: str = ""
+
+
+@dataclass
+class RuleStatistics:
+    """How one rule fared: places tried, matched, and refused with their reasons."""
+
+    tried: int = 0
+    matched: int = 0
+    seconds: float = 0.0
+    refusals: Counter = field(default_factory=Counter)
+
+
+@dataclass
+class Report:
+    """All rewrites of one pipeline run.
+
+    Attributes:
+        rows: the rewrites, in order.
+        statistics: rule name -> RuleStatistics, also of rules that never matched.
+        seconds: stage name -> seconds; "prove" is the part of it spent on proofs.
+        notes: anything else worth knowing, one sentence each.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    statistics: dict[str, RuleStatistics] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rule name -> sites. A raise hit stays counted when a later stage fuses it away."""
+        out: Counter = Counter()
+        for row in self.rows:
+            out[row.rule] += row.sites
+        return dict(out)
+
+    @property
+    def trip_counts(self) -> dict[str, int | None]:
+        """Rule name -> sites times the trips of the loops around them; None when one is not known."""
+        out: dict[str, int | None] = {}
+        for row in self.rows:
+            known = out.get(row.rule, 0)
+            out[row.rule] = None if known is None or row.trips is None else known + row.trips
+        return out
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """One per rewrite."""
+        return [row.certificate for row in self.rows]
+
+    def statistics_of(self, rule: str) -> RuleStatistics:
+        """The statistics of a rule, made at first use."""
+        return self.statistics.setdefault(rule, RuleStatistics())
+
+    def __str__(self) -> str:
+        return "\n".join([*self.table(), *self._tail()])
+
+    def table(self) -> list[str]:
+        """One line per rule that fired, 80 columns: hits, runs, certificate, worst error, what it replaced."""
+        if not self.rows:
+            return ["no rewrites"]
+        lines = [f"{'rule':<18} {'hits':>4} {'runs':>5}  {'certificate':<15} {'error':>7}  replaced"]
+        for rule in self.counts:
+            rows = [r for r in self.rows if r.rule == rule]
+            weakest = max((r.certificate for r in rows), key=_strength)
+            errors = [r.certificate.error for r in rows if r.certificate.error is not None]
+            error = f"{max(errors):.0e}" if errors else "-"
+            trips = self.trip_counts[rule]
+            runs = "?" if trips is None else str(trips)
+            lines.append(
+                f"{rule:<18} {self.counts[rule]:>4} {runs:>5}  {weakest.kind:<15} {error:>7}  {rows[0].what}"[:80]
+            )
+        return lines
+
+    def _tail(self) -> list[str]:
+        refused = [
+            f"refused {name} x{count}: {why}" for name, s in self.statistics.items() for why, count in s.refusals.items()
+        ]
+        spent = ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items())
+        return [*refused, *self.notes, *([f"time: {spent}"] if spent else [])]
+
+
+def _strength(certificate: Certificate) -> int:
+    from .rewrite.certificate import KINDS
+
+    return KINDS.index(certificate.kind)

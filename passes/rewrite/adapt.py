@@ -1,0 +1,209 @@
+"""Adapt: the reads that turn program arrays into a rule's arguments, and its results into the program's arrays.
+
+An argument's plan is slice, reshape, transpose, reshape: what is needed to have the pattern's axes in the pattern's order.
+Most often it is nothing at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax import lax
+
+from ..normalize.index import Index, Label, resolve
+from .align import Alignment
+
+
+class Plan(NamedTuple):
+    """slice -> reshape -> transpose -> reshape; None where a step does nothing."""
+
+    cut: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None  # start, limit, stride
+    parts: tuple[int, ...] | None
+    order: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+
+    def __call__(self, array: jax.Array) -> jax.Array:
+        """Apply the plan to an array."""
+        if self.cut is not None:
+            array = lax.slice(array, *self.cut)
+        if self.parts is not None:
+            array = lax.reshape(array, self.parts)
+        if self.order is not None:
+            array = lax.transpose(array, self.order)
+        return array if self.shape is None else lax.reshape(array, self.shape)
+
+
+class Dim(NamedTuple):
+    """One dimension read by an index: its axes (most significant first) with offset and stride, or None when opaque."""
+
+    atoms: list[Label] | None
+    offset: int = 0
+    stride: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements it spans."""
+        return math.prod(a.size for a in self.atoms or [])
+
+
+def read_dim(index: Index) -> Dim:
+    """Understand an index as axes in mixed radix: `offset + stride * (a0 * |a1| * ... + a1 * ... + ...)`."""
+    offset, terms = resolve(index)
+    terms = sorted(terms, key=lambda t: t[1])
+    if not terms:
+        return Dim([], offset)
+    stride = step = terms[0][1]
+    atoms: list[Label] = []
+    for label, s in terms:
+        if s != step:
+            return Dim(None, offset)
+        atoms.insert(0, label)
+        step *= label.size
+    return Dim(atoms, offset, stride) if stride > 0 else Dim(None, offset)
+
+
+def is_whole(dim: Dim, size: int) -> bool:
+    """Whether a dimension is read entirely, once, in order."""
+    return dim.atoms is not None and dim.offset == 0 and dim.stride == 1 and dim.size == size
+
+
+def plan_argument(
+    p_index: Sequence[Index],
+    p_shape: Sequence[int],
+    q_index: Sequence[Index],
+    q_shape: Sequence[int],
+    alignment: Alignment,
+    expand_first: frozenset[Label],
+) -> tuple[Plan, tuple[int, ...]] | None:
+    """Plan from a program array to a pattern argument.
+
+    Args:
+        p_index: where the pattern reads the argument.
+        p_shape: the argument's shape in the pattern.
+        q_index: where the program reads its array at the same occurrence.
+        q_shape: that array's shape.
+        alignment: pattern axis -> program axes.
+        expand_first: pattern axes whose program axes stay separate dimensions.
+
+    Returns:
+        The plan and the argument's shape, or None when no plan of this form exists.
+    """
+    p_dims = [read_dim(i) for i in p_index]
+    q_dims = [read_dim(i) for i in q_index]
+    opaque = [k for k, (d, n) in enumerate(zip(p_dims, p_shape)) if not is_whole(d, n)]
+    images = [_image(d, alignment) for d in p_dims]
+    partners = _partners(opaque, p_index, q_index, alignment)
+    if partners is None:
+        return None
+    cut, axes = _cut_and_axes(q_dims, q_shape, p_dims, {q: p for p, q in partners.items()})
+    if cut is None:
+        return None
+    groups: list[list[object]] = []
+    for k, image in enumerate(images):
+        atoms: list[object] = [("dim", k)] if k in partners else list(image or [])
+        split = any(a in expand_first for a in p_dims[k].atoms or [])
+        groups += [[a] for a in atoms] if split and len(atoms) > 1 else [atoms]
+    return _arrange(axes, groups, q_shape, cut)
+
+
+def _image(dim: Dim, alignment: Alignment) -> list[Label] | None:
+    return None if dim.atoms is None else [q for a in dim.atoms for q in alignment.get(a, [])]
+
+
+def _partners(opaque, p_index, q_index, alignment) -> dict[int, int] | None:
+    """For pattern dimensions not read plainly (a convolution's time): the program dimension with the same axes."""
+    out: dict[int, int] = {}
+    for k in opaque:
+        wanted = {q for label, _ in resolve(p_index[k])[1] for q in alignment.get(label, [])}
+        fitting = [
+            j for j, i in enumerate(q_index) if j not in out.values() and {a for a, _ in resolve(i)[1]} == wanted
+        ]
+        if not fitting:
+            return None
+        out[k] = fitting[0]
+    return out
+
+
+def _cut_and_axes(q_dims, q_shape, p_dims, opaque: dict[int, int]):
+    """Slice bounds per program dimension, and the (axis, size) list after cutting; None when it cannot be cut."""
+    start, limit, stride, axes = [], [], [], []
+    for j, (dim, size) in enumerate(zip(q_dims, q_shape)):
+        if j in opaque:
+            first = dim.offset - p_dims[opaque[j]].offset
+            if first < 0 or first >= size:
+                return None, []
+            start, limit, stride = [*start, first], [*limit, size], [*stride, 1]
+            axes.append([(("dim", opaque[j]), size - first)])
+            continue
+        if dim.atoms is None or dim.offset < 0:
+            return None, []
+        last = dim.offset + dim.stride * (dim.size - 1) + 1
+        if last > size:
+            return None, []
+        start, limit, stride = [*start, dim.offset], [*limit, last], [*stride, dim.stride]
+        axes.append([(a, a.size) for a in dim.atoms])
+    return (tuple(start), tuple(limit), tuple(stride)), axes
+
+
+def _arrange(axes, groups, q_shape, cut) -> tuple[Plan, tuple[int, ...]] | None:
+    flat = [a for dim in axes for a in dim]
+    names, sizes = [a for a, _ in flat], dict(flat)
+    wanted = [a for group in groups for a in group]
+    if sorted(map(id, _ids(names))) != sorted(map(id, _ids(wanted))):
+        return None
+    order = tuple(names.index(a) for a in wanted)
+    shape = tuple(math.prod(sizes[a] for a in group) for group in groups)
+    start, limit, stride = cut
+    cut_shape = tuple(-(-(b - a) // s) for a, b, s in zip(start, limit, stride))
+    parts = tuple(size for _, size in flat)
+    moved = tuple(parts[i] for i in order)
+    plan = Plan(
+        None if cut_shape == tuple(q_shape) else (start, limit, stride),
+        None if parts == cut_shape else parts,
+        None if order == tuple(range(len(order))) else order,
+        None if shape == moved else shape,
+    )
+    return plan, shape
+
+
+_INTERNED: dict = {}
+
+
+def _ids(names):
+    """Axes and ("dim", k) marks as objects that compare by identity."""
+    return [_INTERNED.setdefault(a, a) if isinstance(a, tuple) else a for a in names]
+
+
+def plan_result(
+    p_index: Sequence[Index], q_index: Sequence[Index], q_shape: Sequence[int], alignment: Alignment, expand_first
+) -> tuple[Plan, tuple[int, ...]] | None:
+    """Plan from a rule's result to the program's array, and the shape the result must have."""
+    groups: list[list[Label]] = []
+    for i in p_index:
+        dim = read_dim(i)
+        if dim.atoms is None:
+            return None
+        image = [q for a in dim.atoms for q in alignment.get(a, [])]
+        split = any(a in expand_first for a in dim.atoms)
+        groups += [[a] for a in image] if split and len(image) > 1 else [image]
+    atoms = [a for group in groups for a in group]
+    wanted = [read_dim(i).atoms for i in q_index]
+    if any(w is None for w in wanted):
+        return None
+    target = [a for w in wanted for a in w or []]
+    if set(map(id, atoms)) != set(map(id, target)) or len(atoms) != len(target):
+        return None
+    result_shape = tuple(math.prod(a.size for a in group) for group in groups)
+    parts = tuple(a.size for a in atoms)
+    order = tuple(atoms.index(a) for a in target)
+    moved = tuple(parts[i] for i in order)
+    plan = Plan(
+        None,
+        None if parts == result_shape else parts,
+        None if order == tuple(range(len(order))) else order,
+        None if moved == tuple(q_shape) else tuple(q_shape),
+    )
+    return plan, result_shape

@@ -1,0 +1,238 @@
+"""Drive: apply rules to every region of a program until nothing more matches; prove each rewrite; keep the records."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import JaxspliceError, Refuse
+from ..ir.extract import extract
+from ..ir.jaxprs import context_of, trace_flat
+from ..ir.region import Program, Region
+from ..normalize import ALL, Cursor
+from ..report import Report, Row
+from . import measure, prove
+from .certificate import KINDS, Certificate, Claim
+from .match import Match, Search, find
+from .pattern import Pattern
+from .rule import Rule
+from .splice import as_reference, splice, trace_at
+
+MAX_SWEEPS = 16  # rules whose results they match again, or that undo each other, are stopped here and named
+
+
+@dataclass
+class Context:
+    """What all passes of one pipeline run share.
+
+    Args:
+        target: hardware to lower for.
+        verify: "off" (structure only), "auto" (all three claims) or "strict" (nothing below `reassociated`).
+        views: equations that matching may use.
+        stop_after: stop after this many rewrites; None for all.
+        explain: keep near misses.
+        report: what happened.
+    """
+
+    target: Any = None
+    verify: str = "auto"
+    views: frozenset[str] = ALL
+    stop_after: int | None = None
+    explain: bool = False
+    report: Report = field(default_factory=Report)
+    searches: dict[str, Search] = field(default_factory=dict)
+    sites: list[tuple[Row, Region]] = field(default_factory=list)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `stop_after` rewrites have been made."""
+        return self.stop_after is not None and len(self.report.rows) >= self.stop_after
+
+    def search(self, rule: Rule) -> Search:
+        """Records of the searches for rules of one name."""
+        found = self.searches.get(rule.name)
+        if found is None:
+            found = self.searches[rule.name] = Search(rule, self.explain)
+        return found
+
+    def finish(self) -> Report:
+        """Count sites and trips, now that all callers are known, and fill the statistics."""
+        for row, region in self.sites:
+            row.sites, row.trips = region.sites, region.trips
+        for name, search in self.searches.items():
+            statistics = self.report.statistics_of(name)
+            statistics.tried = search.tried
+            statistics.matched = sum(r.rule == name for r in self.report.rows)
+            statistics.refusals = Counter(why for why, _ in search.refusals)
+        return self.report
+
+
+def apply_rules(program: Program, rules: Sequence[Rule], context: Context, stage: str) -> None:
+    """Apply rules to all regions, outermost first; a region is swept again while rules still find new matches.
+
+    Raises:
+        JaxspliceError: rules kept producing each other's patterns; the message names them.
+    """
+    ordered = sorted(rules, key=lambda r: -r.priority)
+    queue, seen = [program.root], {id(program.root)}
+    for region in queue:
+        _settle_region(region, ordered, context, stage)
+        for node in region.nodes:
+            if node.live:
+                for child in node.children():
+                    if id(child) not in seen:
+                        seen.add(id(child))
+                        queue.append(child)
+
+
+def _settle_region(region: Region, rules: Sequence[Rule], context: Context, stage: str) -> None:
+    fired: Counter = Counter()
+    for _ in range(MAX_SWEEPS):
+        fired = Counter({r.name: n for r in rules if (n := _sweep(region, r, context, stage))})
+        if not fired or context.exhausted:
+            return
+    names = ", ".join(sorted(fired))
+    raise JaxspliceError(
+        f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own `before`, "
+        "or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what it made."
+    )
+
+
+def _sweep(region: Region, rule: Rule, context: Context, stage: str) -> int:
+    count, search, started = 0, context.search(rule), time.perf_counter()
+    if not context.exhausted:
+        for match in find(region, rule, context.views, search):
+            if rewrite_match(match, context, stage):
+                count += 1
+            if context.exhausted:
+                break
+    context.report.statistics_of(rule.name).seconds += time.perf_counter() - started
+    return count
+
+
+def rewrite_match(match: Match, context: Context, stage: str) -> bool:
+    """Prove one match and splice it in; a refusal is recorded and leaves the program as it was."""
+    try:
+        after, certificate = admit(match, context)
+    except Refuse as refusal:
+        context.search(match.rule).refuse(str(refusal), match.anchor)
+        return False
+    what, alive = _what(match), sum(n.live for n in match.nodes)
+    source = match.source
+    new = splice(match, after)
+    for node in new:
+        node.certificate = certificate
+    gone = alive - sum(n.live for n in match.nodes)
+    row = Row(match.rule.name, stage, source, gone, len(new), certificate, what=what)
+    context.report.rows.append(row)
+    context.sites.append((row, match.region))
+    return True
+
+
+def admit(match: Match, context: Context) -> tuple[Any, Certificate]:
+    """Trace `after` at a match and prove the rewrite.
+
+    Returns:
+        The closed jaxpr to splice in, and the certificate.
+
+    Raises:
+        Refuse: a claim failed, or is weaker than `context.verify` allows.
+    """
+    started = time.perf_counter()
+    try:
+        key = match.key()
+        before = _TRACED.get(("before", key)) or _TRACED.setdefault(("before", key), trace_at(match, match.rule.before))
+        scope = match.rule.name
+        after = _TRACED.get(("after", key)) or _TRACED.setdefault(
+            ("after", key), trace_at(match, match.rule.after, scope)
+        )
+        certificate = Certificate(
+            match.rule.name, _match_claim(match, before, key, context), _rewrite_claim(match, before, after, key, context),
+            source=str(match.source),
+        )  # fmt: skip
+    finally:
+        seconds = context.report.seconds
+        seconds["prove"] = seconds.get("prove", 0.0) + time.perf_counter() - started
+    demand(certificate, context)
+    return after, certificate
+
+
+_TRACED: dict[Any, Any] = {}  # `before` and `after` are traced once per distinct signature
+
+
+def demand(certificate: Certificate, context: Context) -> None:
+    """Refuse what is weaker than the verification level allows."""
+    if context.verify == "strict" and KINDS.index(certificate.kind) > KINDS.index("reassociated"):
+        raise Refuse(f"verify='strict' accepts exact and reassociated only; this is {certificate}")
+
+
+def _match_claim(match: Match, before, key, context: Context) -> Claim:
+    region = extract(match.nodes, match.inputs, match.roots)
+    numbers = tuple(prove.PROOFS.numbering.outputs(region, prove.PROOFS.numbering.inputs(len(match.inputs))))
+    outputs = [Cursor.whole(v) for v in match.roots]
+    sample = _region_sample(match)
+    return prove.PROOFS.once(
+        ("match", key, numbers, context.verify),
+        lambda: prove.match_claim(before, region, outputs, match, context.verify, sample),
+    )
+
+
+def _region_sample(match: Match):
+    """Random values for the bound arrays: the rule's own sampler where arguments are the values as they stand."""
+    plain = all(all(step is None for step in plan) for plan in match.arguments)
+    if match.rule.sample is None or not plain:
+        return measure.random_arguments
+    return lambda avals, seed: match.rule.sample(np.random.default_rng(seed), *avals, **match.params)
+
+
+def _rewrite_claim(match: Match, before, after, key, context: Context) -> Claim:
+    if context.verify == "off":
+        return Claim("assumed", note="verify='off'")
+    return prove.PROOFS.once(
+        ("rewrite", key),
+        lambda: prove.rewrite_claim(
+            before, after, lambda: _pair_to_measure(match, before, after), match.rule.tolerance,
+            dict(match.region.axis_sizes),
+        ),
+    )  # fmt: skip
+
+
+def _pair_to_measure(match: Match, before, after):
+    """The two programs and arguments to measure with: at the match's types, or at a case's sizes when those are large."""
+    rule, pattern, seed = match.rule, match.pattern, measure.seed_of(match.rule.name)
+    axis_sizes = dict(match.region.axis_sizes)
+    avals, reduced = match.argument_avals(), False
+    fit = 2 * (measure.bytes_needed(before) + measure.bytes_needed(after)) <= measure.MAX_BYTES
+    if not fit:
+        avals, reduced = _reduced_avals(match, pattern, avals), True
+    with context_of(match.anchor.eqn):
+        small = [_trace_rule(pattern, fn, match.params, avals, axis_sizes) for fn in (rule.before, rule.after)]
+    sample = rule.sample
+    args = list(sample(np.random.default_rng(seed), *avals, **match.params)) if sample else measure.random_arguments(avals, seed)
+    return small[0], small[1], args, reduced
+
+
+def _trace_rule(pattern: Pattern, fn, params, avals, axis_sizes):
+    return as_reference(trace_flat(pattern.function(fn, params), avals, axis_sizes))
+
+
+def _reduced_avals(match: Match, pattern: Pattern, avals) -> list[Any]:
+    """The pattern's own case with the dtypes found here."""
+    small = [jax.ShapeDtypeStruct(c.shape, a.dtype) for c, a in zip(pattern.flat_args, avals, strict=True)]
+    if match.rule.where is not None:
+        match.rule.where(*pattern.arguments(small), **match.params)
+    return small
+
+
+def _what(match: Match) -> str:
+    """The primitives a match covers, most telling first, with counts."""
+    counts = Counter(n.primitive for n in match.nodes)
+    plain = {"broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "slice", "mul", "add"}
+    names = sorted(counts, key=lambda name: (name in plain, -counts[name], name))
+    return " ".join(name if counts[name] == 1 else f"{counts[name]}x{name}" for name in names)

@@ -1,0 +1,152 @@
+"""Products and sums in patterns: any grouping and order of factors and addends.
+
+The pattern's factors are flat. The program's product is opened only as far as needed, so that a variable can stand for
+a whole product. Concrete factors are placed first; variables take what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..ir.region import Value
+from ..normalize.flatten import Addend, Factor, fold_numbers, open_head
+from ..normalize.terms import Add, Const, Leaf, Prod, Term, key
+
+if TYPE_CHECKING:
+    from .unify import Unifier
+
+
+def _is_variable(u: Unifier, term: Term) -> bool:
+    head = open_head(term, u.views)
+    return type(head) is Leaf and type(head.cursor.atom) is Value and head.cursor.frame is None
+
+
+def _captured_name(u: Unifier, term: Term) -> str | None:
+    head = open_head(term, u.views)
+    return u.capture_names.get(head.cursor.atom) if type(head) is Leaf else None
+
+
+# ---------------------------------------------------------------- products
+def match_product(u: Unifier, pattern: tuple[float, list[Factor]], q: Term) -> Iterator[None]:
+    """Match coefficient * product of powers against a program term."""
+    coefficient, factors = pattern
+    captures = [(name, e) for t, e in factors if (name := _captured_name(u, t)) is not None]
+    wanted = sorted((f for f in factors if _captured_name(u, f[0]) is None), key=lambda f: _is_variable(u, f[0]))
+    number, items = _open_product(u, q, 1.0)
+    for found in _place_factors(u, wanted, number, items):
+        if not captures:
+            if u.number(coefficient, found):
+                yield
+        elif len(captures) == 1 and coefficient:
+            name, exponent = captures[0]
+            if u.capture(name, (found / coefficient) ** (1.0 / exponent)):
+                yield
+
+
+def _open_product(u: Unifier, term: Term, exponent: float) -> tuple[float, list[Factor]]:
+    head = open_head(term, u.views)
+    if type(head) is Const:
+        return head.value**exponent, []
+    if type(head) is not Prod:
+        return 1.0, [(term, exponent)]
+    number, factors = fold_numbers(head, u.views)
+    return number**exponent, [(t, e * exponent) for t, e in factors]
+
+
+def _merged(items: list[Factor]) -> list[Factor]:
+    out: dict = {}
+    for term, exponent in items:
+        k = key(term)
+        out[k] = (term, out[k][1] + exponent) if k in out else (term, exponent)
+    return [f for f in out.values() if f[1]]
+
+
+def _place_factors(u: Unifier, wanted: list[Factor], number: float, items: list[Factor]) -> Iterator[float]:
+    """Yield the program's number once per way to place all wanted factors on all items."""
+    items = _merged(items)
+    if len(items) > len(wanted):
+        u.fail(wanted[0][0] if wanted else Const(1.0), items[-1][0], "a product with more factors")
+        return
+    if not wanted:
+        yield number
+        return
+    term, exponent = wanted[0]
+    for i, (item, e) in enumerate(items):
+        if e == exponent:
+            rest = items[:i] + items[i + 1 :]
+            for _ in u.unify(term, item):
+                yield from _place_factors(u, wanted[1:], number, rest)
+    if len(items) == len(wanted) and _is_variable(u, term):
+        return
+    for i, (item, e) in enumerate(items):
+        if type(open_head(item, u.views)) is Prod:
+            scale, inner = _open_product(u, item, e)
+            yield from _place_factors(u, wanted, number * scale, items[:i] + inner + items[i + 1 :])
+
+
+# ---------------------------------------------------------------- sums
+def match_sum(u: Unifier, pattern: tuple[float, list[Addend]], q: Term) -> Iterator[None]:
+    """Match constant + sum of coefficient * term against a program term."""
+    constant, addends = pattern
+    captures = [(name, c) for c, t in addends if (name := _captured_name(u, t)) is not None]
+    wanted = sorted((a for a in addends if _captured_name(u, a[1]) is None), key=lambda a: _is_variable(u, a[1]))
+    number, items = _open_sum(u, q, 1.0)
+    for found in _place_addends(u, wanted, number, items):
+        if not captures:
+            if u.number(constant, found):
+                yield
+        elif len(captures) == 1:
+            name, c = captures[0]
+            if u.capture(name, (found - constant) / c):
+                yield
+
+
+def _open_sum(u: Unifier, term: Term, scale: float) -> tuple[float, list[Addend]]:
+    """One level of a sum: its number, and its other addends with their numbers pulled out."""
+    head = open_head(term, u.views)
+    if type(head) is Const:
+        return scale * head.value, []
+    if type(head) is Add:
+        number, items = scale * head.constant, []
+        for c, t in head.addends:
+            if type(open_head(t, u.views)) is Add:
+                items.append((scale * c, t))
+                continue
+            more, inner = _open_sum(u, t, scale * c)
+            number += more
+            items += inner
+        return number, items
+    if type(head) is Prod:
+        coefficient, factors = fold_numbers(head, u.views)
+        if not factors:
+            return scale * coefficient, []
+        if len(factors) == 1 and factors[0][1] == 1.0:
+            inner = factors[0][0]
+            if type(open_head(inner, u.views)) is Add:
+                return _open_sum(u, inner, scale * coefficient)
+            return 0.0, [(scale * coefficient, inner)]
+        if coefficient != 1.0:
+            return 0.0, [(scale * coefficient, Prod(1.0, tuple(factors), head.node))]
+    return 0.0, [(scale, term)]
+
+
+def _place_addends(u: Unifier, wanted: list[Addend], number: float, items: list[Addend]) -> Iterator[float]:
+    if len(items) > len(wanted):
+        u.fail(wanted[0][1] if wanted else Const(0.0), items[-1][1], "a sum with more addends")
+        return
+    if not wanted:
+        yield number
+        return
+    coefficient, term = wanted[0]
+    for i in sorted(range(len(items)), key=lambda i: items[i][0] != coefficient):
+        c, item = items[i]
+        if u.number(coefficient, c):
+            for _ in u.unify(term, item):
+                yield from _place_addends(u, wanted[1:], number, items[:i] + items[i + 1 :])
+    if len(items) == len(wanted) and _is_variable(u, term):
+        return
+    for i, (c, item) in enumerate(items):
+        if type(open_head(item, u.views)) is Add:
+            more, inner = _open_sum(u, item, c)
+            yield from _place_addends(u, wanted, number + more, items[:i] + inner + items[i + 1 :])

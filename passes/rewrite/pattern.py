@@ -1,0 +1,145 @@
+"""Pattern: a rule's `before`, traced at one of its cases, ready to be searched for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..ir import jaxprs
+from ..ir.region import Node, Program, Value
+from ..normalize import ALL, Cursor
+from ..normalize.flatten import open_head
+from ..normalize.terms import Add, Along, Fn, Prod, Result, Sum
+from .rule import Case, Rule
+
+# How common a primitive is in model code; the search starts at the rarest one of a pattern.
+_COMMON = {
+    "mul": 9, "add": 9, "sub": 8, "div": 7, "neg": 7, "select_n": 7, "reduce_sum": 6, "dot_general": 6, "max": 6,
+    "exp": 5, "integer_pow": 5, "square": 5, "log": 4, "reduce_max": 4, "tanh": 3, "logistic": 2, "rsqrt": 2, "sqrt": 2,
+}  # fmt: skip
+_NOT_ANCHORS = {
+    "broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "split", "convert_element_type", "pad", "copy",
+    "concatenate", "iota", "stop_gradient", "eq", "lt", "le", "gt", "ge", "ne", "and", "or", "not", "pvary", "rev",
+    "optimization_barrier", "name",
+}  # fmt: skip
+# Other primitives with which the same head can be written.
+SPELLED = {
+    "logistic": ("logistic", "exp", "tanh"),
+    "rsqrt": ("rsqrt", "sqrt", "pow"),
+    "sqrt": ("sqrt", "rsqrt", "pow"),
+    "square": ("square", "integer_pow", "mul", "pow"),
+    "integer_pow": ("integer_pow", "square", "mul", "pow"),
+    "div": ("div", "mul"),
+    "conv_general_dilated": ("conv_general_dilated", "add"),
+    "add": ("add", "conv_general_dilated"),
+    "reduce_sum": ("reduce_sum", "dot_general"),
+    "dot_general": ("dot_general", "reduce_sum", "mul"),
+}
+_PRODUCTS = {"mul", "div", "neg", "square", "sqrt", "rsqrt", "integer_pow", "pow", "dot_general"}
+_SUMS = {"add", "sub", "add_any", "concatenate", "conv_general_dilated"}
+
+
+class Pattern:
+    """One variant of a rule's pattern.
+
+    Attributes:
+        rule, case: what it was traced from.
+        region: use-def form of `before`.
+        variables: region input -> position among the flat array arguments.
+        capture_names: region input -> keyword whose number it stands for.
+        outputs: the region's results.
+        anchor: primitive at which searches start.
+        roots: primitives the root node may have.
+    """
+
+    def __init__(self, rule: Rule, case: Case):
+        self.rule, self.case = rule, case
+        self.numbers = rule.number_captures(case.params)
+        self.flat_args, self.in_tree = jax.tree.flatten(case.args)
+        closed = trace_before(self, self.flat_args, {k: _NUMBER for k in self.numbers}, rule.before)
+        self.region = Program(closed).root
+        n = len(self.flat_args)
+        self.variables: dict[Value, int] = {v: i for i, v in enumerate(self.region.inputs[:n])}
+        self.capture_names: dict[Value, str] = dict(zip(self.region.inputs[n:], self.numbers))
+        self.statics = {where: name for name, where in rule.captures.items()}
+        self.outputs = [Cursor.whole(out) for out in self.region.outputs]
+        self.anchor = _anchor(self.region.nodes)
+        self.roots = root_primitives(self.outputs[0])
+        self.height = 2 * _depth(self.region.outputs[0]) + 4
+        self.size = len(self.region.nodes)
+
+    def arguments(self, flat: Sequence[Any]) -> tuple:
+        """Positional arguments of `before` from flat arrays."""
+        return jax.tree.unflatten(self.in_tree, flat)
+
+    def function(self, fn: Callable, params: dict[str, Any]) -> Callable[..., list]:
+        """`before` or `after` as a function of flat arrays that returns flat arrays."""
+        return lambda *flat: jax.tree.leaves(fn(*self.arguments(flat), **params))
+
+
+class _Number:
+    """Marks a captured number while tracing the pattern: it becomes an argument of its own."""
+
+
+_NUMBER = _Number()
+
+
+def trace_before(pattern: Pattern, avals, numbers: dict[str, Any], fn: Callable):
+    """Trace a rule's function with captured numbers as extra scalar arguments after the arrays."""
+    names, n = list(numbers), len(avals)
+    rest = {k: v for k, v in pattern.case.params.items() if k not in numbers}
+
+    def flat_fn(*values):
+        arrays, scalars = values[:n], values[n:]
+        return jax.tree.leaves(fn(*pattern.arguments(arrays), **rest, **dict(zip(names, scalars))))
+
+    scalar = jax.ShapeDtypeStruct((), "float32", weak_type=True)
+    return jaxprs.trace_flat(flat_fn, [*avals, *[scalar] * len(names)], dict(pattern.case.axis_sizes))
+
+
+@functools.lru_cache(maxsize=4096)
+def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
+    """The rule's patterns, one per case that differs in structure."""
+    out: dict[Any, Pattern] = {}
+    for case in rule.cases:
+        pattern = Pattern(rule, case)
+        shape = tuple((n.primitive, len(n.inputs)) for n in pattern.region.nodes)
+        out.setdefault(shape, pattern)
+    return tuple(sorted(out.values(), key=lambda p: -p.size))
+
+
+def _anchor(nodes: list[Node]) -> str:
+    names = [n.primitive for n in nodes if n.primitive not in _NOT_ANCHORS]
+    return min(names, key=lambda name: _COMMON.get(name, 1)) if names else nodes[0].primitive
+
+
+def root_primitives(output: Cursor) -> set[str]:
+    """Primitives with which a program can write the head of a pattern's result."""
+    head = open_head(output, ALL)
+    if type(head) is Prod:
+        return _PRODUCTS
+    if type(head) is Add:
+        return _SUMS
+    if type(head) is Sum:
+        return {"dot_general", "reduce_sum"}
+    if type(head) is Fn:
+        return {head.name, *SPELLED.get(head.name, ()), *(_PRODUCTS if head.name == "logistic" else ())}
+    if type(head) is Along:
+        return {head.name}
+    if type(head) is Result:
+        return {head.node.primitive}
+    return {output.node.primitive} if output.node is not None else set()
+
+
+def _depth(value) -> int:
+    """Longest way from an output to an input, in nodes."""
+    memo: dict[int, int] = {}
+    if type(value) is not Value or value.node is None:
+        return 0
+    for node in value.node.region.nodes:
+        above = [memo.get(id(a.node), 0) for a in node.inputs if type(a) is Value and a.node is not None]
+        memo[id(node)] = 1 + max(above, default=0)
+    return memo[id(value.node)]

@@ -1,0 +1,142 @@
+"""Rule: two plain JAX functions of the same arguments, *before* and *after*; its cases and near misses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import JaxspliceError
+from ..errors import Refuse as Refuse  # re-exported: rules raise it
+
+STAGES = ("raise", "fuse", "place")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments a rule is traced with to make its pattern, and tested with.
+
+    Args:
+        *args: one `jax.ShapeDtypeStruct` (or pytree of them, or None for an absent one) per positional parameter.
+        axis_sizes: named axes that collectives in the rule use.
+        **params: values of the keyword-only parameters.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> Case(jax.ShapeDtypeStruct((8, 16), jnp.float32), eps=1e-6).params
+        {'eps': 1e-06}
+    """
+
+    args: tuple[Any, ...]
+    axis_sizes: Mapping[str, int]
+    params: Mapping[str, Any]
+
+    def __init__(self, *args, axis_sizes: Mapping[str, int] | None = None, **params):
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "axis_sizes", dict(axis_sizes or {}))
+        object.__setattr__(self, "params", params)
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A program that looks like the pattern and must not match, breaking exactly one precondition.
+
+    Args:
+        fn: the program.
+        *args: abstract arguments.
+        reason: a part of the sentence with which the rule must decline it.
+        axis_sizes: named axes of its collectives.
+    """
+
+    fn: Callable
+    args: tuple[Any, ...]
+    reason: str
+    axis_sizes: Mapping[str, int]
+
+    def __init__(self, fn: Callable, *args, reason: str, axis_sizes: Mapping[str, int] | None = None):
+        object.__setattr__(self, "fn", fn)
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "reason", reason)
+        object.__setattr__(self, "axis_sizes", dict(axis_sizes or {}))
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """`before` -> `after`.
+
+    Positional parameters are arrays: any value of the program may bind to them. Keyword-only parameters are captured
+    from the program: a number in the pattern (such as `eps`) binds to the number found there; one that is listed in
+    `captures` binds to a parameter of a primitive (such as top_k's `k`).
+
+    Args:
+        name: kebab-case. Several rules may share one name: spellings of one thing, counted together.
+        before: the subgraph to recognise, as plain JAX code (a fuse rule may call Ops).
+        after: what replaces it; same parameters, same results in shape and dtype.
+        stage: "raise", "fuse" or "place".
+        where: called with abstract values and captured parameters as `before` is; raises `Refuse` to decline.
+        captures: keyword -> (primitive, parameter).
+        cases: what the pattern is traced with; each gives one variant of the pattern.
+        near_misses: programs that must not match.
+        tolerance: largest |difference| / (1 + |truth|) of after against the float64 reading; None takes the certificate's
+            default for the dtype.
+        tolerance_reason: where it comes from.
+        sample: `sample(rng, *avals, **params)` -> valid arguments for numeric proofs; standard normal numbers when None.
+        needs: names of rules (or Ops) that must have run before it.
+        benefit: what it buys, with one number.
+        priority: larger is tried first within a stage.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((4,), jnp.float32)
+        >>> rule = Rule("twice", before=lambda x: x + x, after=lambda x: 2.0 * x, cases=[Case(x)])
+        >>> rule
+        <Rule twice>
+    """
+
+    name: str
+    before: Callable
+    after: Callable
+    stage: str = "raise"
+    where: Callable[..., None] | None = None
+    captures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    cases: Sequence[Case] = ()
+    near_misses: Sequence[NearMiss] = ()
+    tolerance: float | None = None
+    tolerance_reason: str = ""
+    sample: Callable[..., list] | None = None
+    needs: tuple[str, ...] = ()
+    benefit: str = ""
+    priority: int = 0
+
+    def __post_init__(self):
+        if self.stage not in STAGES:
+            raise JaxspliceError(f"rule {self.name!r}: stage {self.stage!r} is none of {', '.join(STAGES)}")
+        if not self.cases:
+            raise JaxspliceError(
+                f"rule {self.name!r} has no cases: give at least one Case with abstract arguments, "
+                "so that `before` can be traced"
+            )
+        if parameters(self.before) != parameters(self.after):
+            raise JaxspliceError(
+                f"rule {self.name!r}: before{inspect.signature(self.before)} and "
+                f"after{inspect.signature(self.after)} must take the same parameters"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.name}>"
+
+    def number_captures(self, params: Mapping[str, Any]) -> list[str]:
+        """Keyword parameters that bind to numbers standing in the program."""
+        return [
+            k for k, v in params.items() if k not in self.captures and isinstance(v, float) and not isinstance(v, bool)
+        ]
+
+
+def parameters(fn: Callable) -> tuple[list[str], list[str]]:
+    """Names of a function's positional and of its keyword-only parameters."""
+    found = inspect.signature(fn).parameters.values()
+    positional = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in found):
+        positional.append("*")
+    return positional, sorted(p.name for p in found if p.kind is p.KEYWORD_ONLY)
