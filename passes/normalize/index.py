@@ -6,6 +6,7 @@ A Label is one axis of a term; it can be split in two, once a reshape asks for i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 Index = tuple  # (offset: int, terms: tuple[tuple[Label, int], ...])
@@ -14,10 +15,11 @@ Index = tuple  # (offset: int, terms: tuple[tuple[Label, int], ...])
 class Label:
     """One axis: its size, and its two parts when a reshape split it."""
 
-    __slots__ = ("parts", "size")
+    __slots__ = ("parts", "size", "whole")
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, whole: Label | None = None):
         self.size = size
+        self.whole: Label = self if whole is None else whole  # the axis it is a part of
         self.parts: tuple[Label, Label] | None = None
 
     def split(self, low_size: int) -> tuple[Label, Label] | None:
@@ -25,7 +27,7 @@ class Label:
         if self.size % low_size:
             return None
         if self.parts is None:
-            self.parts = (Label(self.size // low_size), Label(low_size))
+            self.parts = (Label(self.size // low_size, self.whole), Label(low_size, self.whole))
             return self.parts
         high, low = self.parts
         if low.size == low_size:
@@ -66,10 +68,11 @@ def resolve(index: Index) -> Index:
         return index
     out: dict[Label, int] = {}
     for label, stride in terms:
-        step = stride
-        for atom in reversed(label.atoms()):
+        atoms = label.atoms()
+        step = stride * math.prod(a.size for a in atoms)
+        for atom in atoms:
+            step //= atom.size
             out[atom] = out.get(atom, 0) + step
-            step *= atom.size
     return (offset, tuple((label, s) for label, s in out.items() if s))
 
 

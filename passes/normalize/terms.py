@@ -15,7 +15,7 @@ import numpy as np
 from ..ir.jaxprs import Literal
 from ..ir.region import Node
 from .cursor import Cursor, peel_one
-from .index import Index, Label
+from .index import Index, Label, constant
 
 
 class Const(NamedTuple):
@@ -113,10 +113,13 @@ def expands(view: str, *primitives: str):
 
 
 def operand(cursor: Cursor, atom) -> Term:
-    """An elementwise operand at the cursor's index; a scalar one is read where it stands."""
+    """An elementwise operand at the cursor's index; scalars and dimensions of size 1 are read where they stand."""
     if type(atom) is Literal and np.ndim(atom.val) == 0:
         return Const(_number(atom.val))
-    return Cursor(atom, () if not atom.aval.shape else cursor.index, cursor.frame)
+    shape = atom.aval.shape
+    if shape == cursor.atom.aval.shape:
+        return Cursor(atom, cursor.index, cursor.frame)
+    return Cursor(atom, tuple(constant(0) if n == 1 else i for n, i in zip(shape, cursor.index)), cursor.frame)
 
 
 def _number(value) -> float:

@@ -6,6 +6,7 @@ Most often it is nothing at all.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -154,19 +155,42 @@ def _arrange(axes, groups, q_shape, cut) -> tuple[Plan, tuple[int, ...]] | None:
     wanted = [a for group in groups for a in group]
     if sorted(map(id, _ids(names))) != sorted(map(id, _ids(wanted))):
         return None
-    order = tuple(names.index(a) for a in wanted)
-    shape = tuple(math.prod(sizes[a] for a in group) for group in groups)
     start, limit, stride = cut
     cut_shape = tuple(-(-(b - a) // s) for a, b, s in zip(start, limit, stride))
-    parts = tuple(size for _, size in flat)
+    plan, shape = _moves(axes, groups, sizes, cut_shape)
+    return plan._replace(cut=None if cut_shape == tuple(q_shape) else (start, limit, stride)), shape
+
+
+def _moves(source, target, sizes, shape: tuple[int, ...]) -> tuple[Plan, tuple[int, ...]]:
+    """Reshape, transpose, reshape from axes grouped as `source` (dimensions of `shape`) to axes grouped as `target`.
+
+    Neighbouring axes that stay neighbours are moved as one, so that what needs no step gets none.
+    """
+    runs = _runs([[a for a, _ in dim] for dim in source], target)
+    flat = [a for dim in source for a, _ in dim if a in runs]
+    parts = tuple(math.prod(sizes[a] for a in runs[head]) for head in flat)
+    heads = [a for group in target for a in group if a in runs]
+    order = tuple(flat.index(a) for a in heads)
     moved = tuple(parts[i] for i in order)
-    plan = Plan(
-        None if cut_shape == tuple(q_shape) else (start, limit, stride),
-        None if parts == cut_shape else parts,
-        None if order == tuple(range(len(order))) else order,
-        None if shape == moved else shape,
-    )
-    return plan, shape
+    final = tuple(math.prod(sizes[a] for a in group) for group in target)
+    if order == tuple(range(len(order))):
+        return Plan(None, None, None, None if final == shape else final), final
+    return Plan(None, None if parts == shape else parts, order, None if final == moved else final), final
+
+
+def _runs(source: list[list], target: list[list]) -> dict:
+    """First axis of each longest run that lies together both in a source and in a target dimension -> the run."""
+    after = {a: b for group in target for a, b in itertools.pairwise(group)}
+    runs: dict = {}
+    for dim in source:
+        head = None
+        for i, axis in enumerate(dim):
+            if head is not None and after.get(dim[i - 1]) is axis:
+                runs[head].append(axis)
+            else:
+                head = axis
+                runs[head] = [axis]
+    return runs
 
 
 _INTERNED: dict = {}
@@ -197,13 +221,9 @@ def plan_result(
     if set(map(id, atoms)) != set(map(id, target)) or len(atoms) != len(target):
         return None
     result_shape = tuple(math.prod(a.size for a in group) for group in groups)
-    parts = tuple(a.size for a in atoms)
-    order = tuple(atoms.index(a) for a in target)
-    moved = tuple(parts[i] for i in order)
-    plan = Plan(
-        None,
-        None if parts == result_shape else parts,
-        None if order == tuple(range(len(order))) else order,
-        None if moved == tuple(q_shape) else tuple(q_shape),
-    )
+    sizes = {a: a.size for a in atoms}
+    source = [[(a, a.size) for a in group] for group in groups]
+    plan, final = _moves(source, [w or [] for w in wanted], sizes, result_shape)
+    if final != tuple(q_shape):
+        return None
     return plan, result_shape

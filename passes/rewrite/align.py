@@ -8,6 +8,8 @@ none (size one) or by several program axes (merged).
 
 from __future__ import annotations
 
+import itertools
+
 from ..normalize.index import Label, labels_of
 from .unify import Unifier
 
@@ -59,8 +61,13 @@ def _classes(sides: list[list[Label]]) -> dict[tuple[int, ...], list[Label]]:
 
 
 def _pair(ours: list[Label], theirs: list[Label]) -> Alignment:
-    n, m = len(ours), len(theirs)
+    """Pair axes in order; parts of one program axis stay together, the first pattern axis takes what is left over."""
+    groups = [list(parts) for _, parts in itertools.groupby(theirs, key=lambda label: id(label.whole))]
+    if len(groups) < len(ours):
+        groups = [[label] for label in theirs]
+    n, m = len(ours), len(groups)
     if m < n:
-        return {p: ([theirs[i - (n - m)]] if i >= n - m else []) for i, p in enumerate(ours)}
+        return {p: (groups[i - (n - m)] if i >= n - m else []) for i, p in enumerate(ours)}
     first = m - n + 1
-    return {p: (theirs[:first] if i == 0 else [theirs[first + i - 1]]) for i, p in enumerate(ours)}
+    merged = [label for group in groups[:first] for label in group]
+    return {p: (merged if i == 0 else groups[first + i - 1]) for i, p in enumerate(ours)}

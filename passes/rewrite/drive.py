@@ -207,7 +207,7 @@ def _pair_to_measure(match: Match, before, after):
     """The two programs and arguments to measure with: at the match's types, or at a case's sizes when those are large."""
     rule, pattern, seed = match.rule, match.pattern, measure.seed_of(match.rule.name)
     axis_sizes = dict(match.region.axis_sizes)
-    avals, reduced = match.argument_avals(), False
+    avals, reduced = match.avals, False
     fit = 2 * (measure.bytes_needed(before) + measure.bytes_needed(after)) <= measure.MAX_BYTES
     if not fit:
         avals, reduced = _reduced_avals(match, pattern, avals), True

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,7 +19,7 @@ from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
 from ..normalize.index import Label
 from .adapt import Plan, plan_argument, plan_result
-from .align import Alignment, align
+from .align import align
 from .pattern import SPELLED, Pattern, patterns_of, root_primitives
 from .rule import Rule
 from .unify import Mismatch, Occurrence, OutOfSteps, Unifier
@@ -40,6 +40,7 @@ class Match:
         region: where.
         roots: the program's values that the rule's results replace.
         inputs: the program's values that are bound to the rule's flat arguments.
+        avals: types of those arguments, once read.
         arguments: how each argument is read from its value.
         results: how each root is made from a result.
         params: captured and static keyword parameters.
@@ -51,6 +52,7 @@ class Match:
     region: Region
     roots: list[Value]
     inputs: list[Value]
+    avals: list[jax.ShapeDtypeStruct]
     arguments: list[Plan]
     results: list[Plan]
     params: dict[str, Any]
@@ -76,11 +78,6 @@ class Match:
             return [plan(x) for plan, x in zip(self.results, out)]
 
         return composed
-
-    def argument_avals(self) -> list[Any]:
-        """Types of the rule's flat arguments here."""
-        with jaxprs.context_of(self.anchor.eqn):
-            return [jax.eval_shape(plan, _struct(v.aval)) for plan, v in zip(self.arguments, self.inputs)]
 
     def key(self) -> tuple:
         """Equal for matches that are replaced by the same jaxpr."""
@@ -214,25 +211,38 @@ def _settle(u: Unifier, pattern: Pattern, region: Region, roots: list[Cursor], s
         search.refuse("an argument of `before` is not used by its results, so nothing binds to it", node)
         return None
     params = {**pattern.case.params, **u.captured}
-    why = "its types differ from what `before` gives at these arguments"
-    for expand_first in _expansions(pattern):
-        for levels in _level_choices(u.bindings):
-            for values in itertools.product(*(_with_casts(r) for r in roots)):
-                match = _typed(pattern, region, alignment, levels, list(values), roots, params, expand_first)
-                if isinstance(match, str):
-                    why = match
-                    continue
-                if match is not None:
-                    return _admitted(match, search)
+    found = [_first_typed(u, pattern, region, alignment, roots, params, e) for e in _expansions(pattern)]
+    matches = [m for m in found if isinstance(m, Match)]
+    if matches:
+        return _admitted(min(matches, key=_reads), search)
+    why = next((w for w in found if isinstance(w, str)), "no slice, reshape and transpose of its values gives the arguments")
     search.refuse(why, node)
     return None
+
+
+def _first_typed(u, pattern, region, alignment, roots, params, expand_first) -> Match | str | None:
+    why = None
+    plans = _plans(u.bindings, pattern, alignment, expand_first)
+    results = [_result_plans(p, r, alignment, expand_first) for p, r in zip(pattern.outputs, roots)]
+    for arguments in _choices(plans):
+        for outs in itertools.product(*results):
+            match = _typed(pattern, region, arguments, list(outs), params)
+            if isinstance(match, Match):
+                return match
+            why = match or why
+    return why
+
+
+def _reads(match: Match) -> int:
+    """Slices, reshapes and transposes that a match needs around the rule's function."""
+    return sum(step is not None for plan in (*match.arguments, *match.results) for step in plan)
 
 
 def _admitted(match: Match, search: Search) -> Match | None:
     """The rule's own conditions, the cover of the match, and what else uses its inside."""
     try:
         if match.rule.where is not None:
-            args = match.pattern.arguments(match.argument_avals())
+            args = match.pattern.arguments(match.avals)
             match.rule.where(*args, **match.params)
         match.nodes = covered(match.roots, match.inputs)
         refuse_escapes(match)
@@ -250,81 +260,89 @@ def _expansions(pattern: Pattern) -> list[frozenset[Label]]:
     return [atoms, frozenset()] if atoms else [frozenset()]
 
 
-Level = tuple[Any, Cursor]  # where the pattern reads an argument, and the program array it is read from there
+class Read(NamedTuple):
+    """One way to have an argument: a program array, how it is read, and what that gives."""
+
+    value: Value
+    plan: Plan
+    shape: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Slices, reshapes and transposes it takes."""
+        return sum(step is not None for step in self.plan)
 
 
-def _level_choices(bindings: dict[int, list[Occurrence]]) -> Iterator[dict[int, Level]]:
-    """Which array each argument is: all outermost, all innermost, then one by one."""
-    options: dict[int, list[Level]] = {}
-    for slot, occurrences in bindings.items():
-        common = occurrences[0].levels
-        for o in occurrences[1:]:
-            ids = {id(c.atom) for c in o.levels}
-            common = tuple(c for c in common if id(c.atom) in ids)
-        options[slot] = [(occurrences[0].index, c) for c in common]
-    if not all(options.values()):
-        return
-    outer = {k: v[0] for k, v in options.items()}
-    yield outer
-    inner = {k: v[-1] for k, v in options.items()}
-    yield inner
-    for slot, levels in options.items():
-        for level in levels[1:]:
-            yield {**outer, slot: level}
-        for level in levels[:-1]:
-            yield {**inner, slot: level}
-
-
-def _with_casts(root: Cursor) -> list[Value]:
-    """The root's value and, outermost first, what single casts and marks make of it."""
-    out, value = [root.atom], root.atom
-    while len(users := [n for n in value.uses if n is OUTPUT or n.live]) == 1 and users[0] is not OUTPUT:
-        node = users[0]
-        entry = PEEL.get(node.primitive)
-        if entry is None or entry[0] not in ("casts", "marks") or len(node.outputs) != 1:
-            break
-        value = node.outputs[0]
-        if value.aval.shape != root.atom.aval.shape:
-            break
-        out.insert(0, value)
+def _plans(bindings: dict[int, list[Occurrence]], pattern: Pattern, alignment, expand_first) -> list[list[Read]]:
+    """For each argument, every array it can be read from, outermost first."""
+    out = []
+    for slot in range(len(pattern.variables)):
+        occurrences, reads = bindings[slot], []
+        shared = set.intersection(*({id(c.atom) for c in o.levels} for o in occurrences))
+        shape = pattern.region.inputs[slot].aval.shape
+        for level in occurrences[0].levels:
+            if id(level.atom) in shared:
+                made = plan_argument(
+                    occurrences[0].index, shape, level.index, level.atom.aval.shape, alignment, expand_first
+                )
+                if made is not None:
+                    reads.append(Read(level.atom, *made))
+        out.append(reads)
     return out
 
 
+def _choices(plans: list[list[Read]]) -> Iterator[list[Read]]:
+    """One read per argument: the shortest reads first, then outermost, innermost, and one by one."""
+    if not all(plans):
+        return
+    shortest = [min(reads, key=lambda r: r.steps) for reads in plans]
+    yield shortest
+    for base in ([reads[0] for reads in plans], [reads[-1] for reads in plans], shortest):
+        yield base
+        for slot, reads in enumerate(plans):
+            for read in reads:
+                if read is not base[slot]:
+                    yield [*base[:slot], read, *base[slot + 1 :]]
+
+
+def _result_plans(p_out: Cursor, root: Cursor, alignment, expand_first) -> list[Read]:
+    """The root's array, and what casts, marks and transposes make of it, as places for a result; shortest first."""
+    out, value, index = [], root.atom, list(root.index)
+    while True:
+        made = plan_result(p_out.index, index, value.aval.shape, alignment, expand_first)
+        if made is not None:
+            out.insert(0, Read(value, *made))
+        users = [n for n in value.uses if n is OUTPUT or n.live]
+        if len(users) != 1 or users[0] is OUTPUT or len(users[0].outputs) != 1:
+            break
+        node = users[0]
+        if node.primitive == "transpose":
+            index = [index[d] for d in node.params["permutation"]]
+        elif PEEL.get(node.primitive, ("",))[0] not in ("casts", "marks"):
+            break
+        value = node.outputs[0]
+        if len(value.aval.shape) != len(index):
+            break
+    return sorted(out, key=lambda r: r.steps)
+
+
 def _typed(
-    pattern: Pattern,
-    region: Region,
-    alignment: Alignment,
-    levels: dict[int, Level],
-    values: list[Value],
-    roots: Sequence[Cursor],
-    params: dict[str, Any],
-    expand_first: frozenset[Label],
-) -> Match | str | None:
-    """A match with these choices; None when no reads of this form exist, a sentence when types disagree."""
-    plans, inputs, structs = [], [], []
-    for slot in range(len(pattern.variables)):
-        p_index, q = levels[slot]
-        shape = pattern.region.inputs[slot].aval.shape
-        made = plan_argument(p_index, shape, q.index, q.atom.aval.shape, alignment, expand_first)
-        if made is None:
-            return None
-        plans.append(made[0])
-        inputs.append(q.atom)
-        structs.append(jax.ShapeDtypeStruct(made[1], q.atom.aval.dtype, weak_type=q.atom.aval.weak_type))
-    results, shapes = [], []
-    for p_out, q_out in zip(pattern.outputs, roots):
-        made = plan_result(p_out.index, q_out.index, q_out.atom.aval.shape, alignment, expand_first)
-        if made is None:
-            return None
-        results.append(made[0])
-        shapes.append(made[1])
-    found = before_types(pattern, tuple(structs), tuple(sorted(params.items(), key=str)), _axes(region))
+    pattern: Pattern, region: Region, arguments: list[Read], results: list[Read], params: dict[str, Any]
+) -> Match | str:
+    """A match with these reads; a sentence when `before` gives other types there than the program has."""
+    structs = tuple(
+        jax.ShapeDtypeStruct(r.shape, r.value.aval.dtype, weak_type=r.value.aval.weak_type) for r in arguments
+    )
+    found = before_types(pattern, structs, tuple(sorted(params.items(), key=str)), _axes(region))
     if isinstance(found, str):
         return found
-    wanted = [(s, v.aval.dtype) for s, v in zip(shapes, values)]
+    wanted = [(r.shape, r.value.aval.dtype) for r in results]
     if [(a.shape, a.dtype) for a in found] != wanted:
         return f"`before` would give {_types(found)} here, the program has {_pairs(wanted)}"
-    return Match(pattern.rule, pattern, region, values, inputs, plans, results, params, [])
+    return Match(
+        pattern.rule, pattern, region, [r.value for r in results], [r.value for r in arguments], list(structs),
+        [r.plan for r in arguments], [r.plan for r in results], params, [],
+    )  # fmt: skip
 
 
 def _axes(region: Region) -> tuple:
@@ -347,10 +365,6 @@ def _types(avals) -> str:
 
 def _pairs(wanted) -> str:
     return ", ".join(f"{d}{list(s)}" for s, d in wanted)
-
-
-def _struct(aval) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 # ---------------------------------------------------------------- the cover of a match

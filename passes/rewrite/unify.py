@@ -205,11 +205,13 @@ class Unifier:
 
     def _fixed_leaf(self, p: Cursor, q: Cursor) -> Iterator[None]:
         assert self.fixed is not None
-        wanted = self.fixed[p.atom]
+        wanted, mark = self.fixed[p.atom], len(self.trail)
         for level in chain(q, self.views):
-            if level.atom is wanted and level.frame is None and self._same_indices(p.index, level.index):
-                yield
-                return
+            if level.atom is wanted and level.frame is None:
+                if self._same_indices(p.index, level.index):
+                    yield
+                    return
+                self._undo(mark)
         self.fail(p, q, "another element of the argument, or another argument")
 
     # ------------------------------------------------------------ indices
