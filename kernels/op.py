@@ -34,12 +34,14 @@ class Implementation:
         function: same arguments and results as the Op's reference.
         platforms: where it runs; all of `PLATFORMS` when empty.
         supports: called with the same arguments as abstract values; returns None, or in a sentence why it cannot run.
+        interpreted: the same function run by an interpreter on the host, to prove it where the platform is absent.
     """
 
     name: str
     function: Callable
     platforms: tuple[str, ...] = ()
     supports: Callable[..., str | None] = lambda *args, **static: None
+    interpreted: Callable | None = None
 
     def refusal(self, platform: str, args: Sequence[Any], static: Mapping[str, Any]) -> str | None:
         """Why it cannot serve this platform and these shapes; None when it can."""
@@ -149,8 +151,15 @@ class Signature:
     vmaps: tuple[tuple[int | None, ...], ...]  # in_axes of each vmap, innermost first
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
-        """The Op's positional arguments from the node's operands, without the vmapped axes when those are avals."""
+        """The Op's positional arguments from the operands of one (not vmapped) call."""
         return jax.tree.unflatten(self.in_tree, flat)
+
+    def argument_avals(self, flat: Sequence[jax.ShapeDtypeStruct]) -> tuple:
+        """The Op's abstract arguments from the node's operand types: vmapped axes taken off, outermost first."""
+        avals = list(flat)
+        for in_axes in reversed(self.vmaps):
+            avals = [a if axis is None else _without(a, axis) for a, axis in zip(avals, in_axes)]
+        return self.arguments(avals)
 
     def function(self, implementation: str | None, platform: str) -> Callable[..., list]:
         """Function of the node's operands that returns its flat results by an implementation."""
@@ -184,6 +193,12 @@ class Signature:
     def __str__(self) -> str:
         static = ", ".join(f"{k}={v}" for k, v in self.static)
         return f"{self.op.name}({static})" + "".join(f".vmap{axes}" for axes in self.vmaps)
+
+
+def _without(aval: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
+    shape = list(aval.shape)
+    del shape[axis]
+    return jax.ShapeDtypeStruct(tuple(shape), aval.dtype)
 
 
 def _vmapped(function: Callable, vmaps) -> Callable:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import JaxspliceError, Refuse
 from ..ir.extract import extract
-from ..ir.jaxprs import context_of, trace_flat
+from ..ir.jaxprs import trace_flat
 from ..ir.region import Program, Region
 from ..normalize import ALL, Cursor
 from ..report import Report, Row
@@ -21,7 +21,7 @@ from . import measure, prove
 from .certificate import KINDS, Certificate, Claim
 from .match import Match, Search, find
 from .pattern import Pattern
-from .rule import Rule
+from .rule import Candidate, GraphRule, Rule
 from .splice import as_reference, splice, trace_at
 
 MAX_SWEEPS = 16  # rules whose results they match again, or that undo each other, are stopped here and named
@@ -54,7 +54,7 @@ class Context:
         """Whether `stop_after` rewrites have been made."""
         return self.stop_after is not None and len(self.report.rows) >= self.stop_after
 
-    def search(self, rule: Rule) -> Search:
+    def search(self, rule: Rule | GraphRule) -> Search:
         """Records of the searches for rules of one name."""
         found = self.searches.get(rule.name)
         if found is None:
@@ -73,7 +73,7 @@ class Context:
         return self.report
 
 
-def apply_rules(program: Program, rules: Sequence[Rule], context: Context, stage: str) -> None:
+def apply_rules(program: Program, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
     """Apply rules to all regions, outermost first; a region is swept again while rules still find new matches.
 
     Raises:
@@ -91,7 +91,7 @@ def apply_rules(program: Program, rules: Sequence[Rule], context: Context, stage
                         queue.append(child)
 
 
-def _settle_region(region: Region, rules: Sequence[Rule], context: Context, stage: str) -> None:
+def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
     fired: Counter = Counter()
     for _ in range(MAX_SWEEPS):
         fired = Counter({r.name: n for r in rules if (n := _sweep(region, r, context, stage))})
@@ -104,7 +104,7 @@ def _settle_region(region: Region, rules: Sequence[Rule], context: Context, stag
     )
 
 
-def _sweep(region: Region, rule: Rule, context: Context, stage: str) -> int:
+def _sweep(region: Region, rule: Rule | GraphRule, context: Context, stage: str) -> int:
     count, search, started = 0, context.search(rule), time.perf_counter()
     if not context.exhausted:
         for match in find(region, rule, context.views, search):
@@ -147,11 +147,7 @@ def admit(match: Match, context: Context) -> tuple[Any, Certificate]:
     started = time.perf_counter()
     try:
         key = match.key()
-        before = _TRACED.get(("before", key)) or _TRACED.setdefault(("before", key), trace_at(match, match.rule.before))
-        scope = match.rule.name
-        after = _TRACED.get(("after", key)) or _TRACED.setdefault(
-            ("after", key), trace_at(match, match.rule.after, scope)
-        )
+        before, after = _traced(match, key, "before"), _traced(match, key, "after", match.rule.name)
         certificate = Certificate(
             match.rule.name, _match_claim(match, before, key, context), _rewrite_claim(match, before, after, key, context),
             source=str(match.source),
@@ -164,6 +160,12 @@ def admit(match: Match, context: Context) -> tuple[Any, Certificate]:
 
 
 _TRACED: dict[Any, Any] = {}  # `before` and `after` are traced once per distinct signature
+
+
+def _traced(match: Match, key, side: str, scope: str | None = None):
+    if (key, side) not in _TRACED:
+        _TRACED[key, side] = trace_at(match, side, scope)
+    return _TRACED[key, side]
 
 
 def demand(certificate: Certificate, context: Context) -> None:
@@ -186,9 +188,14 @@ def _match_claim(match: Match, before, key, context: Context) -> Claim:
 def _region_sample(match: Match):
     """Random values for the bound arrays: the rule's own sampler where arguments are the values as they stand."""
     plain = all(all(step is None for step in plan) for plan in match.arguments)
-    if match.rule.sample is None or not plain:
+    sample = getattr(match.rule, "sample", None)
+    if sample is None or not plain:
         return measure.random_arguments
-    return lambda avals, seed: match.rule.sample(np.random.default_rng(seed), *avals, **match.params)
+    return lambda avals, seed: sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)
+
+
+def _arguments(match: Match, avals):
+    return match.variant.arguments(avals) if isinstance(match.variant, Pattern) else avals
 
 
 def _rewrite_claim(match: Match, before, after, key, context: Context) -> Claim:
@@ -196,35 +203,37 @@ def _rewrite_claim(match: Match, before, after, key, context: Context) -> Claim:
         return Claim("assumed", note="verify='off'")
     return prove.PROOFS.once(
         ("rewrite", key),
-        lambda: prove.rewrite_claim(
-            before, after, lambda: _pair_to_measure(match, before, after), match.rule.tolerance,
-            dict(match.region.axis_sizes),
-        ),
-    )  # fmt: skip
+        lambda: prove.rewrite_claim(before, after, lambda: _pair_to_measure(match, before, after), match),
+    )
 
 
 def _pair_to_measure(match: Match, before, after):
-    """The two programs and arguments to measure with: at the match's types, or at a case's sizes when those are large."""
-    rule, pattern, seed = match.rule, match.pattern, measure.seed_of(match.rule.name)
-    axis_sizes = dict(match.region.axis_sizes)
+    """The two programs and arguments to measure with: at the match's types, or at small ones when those are large."""
+    seed, axis_sizes = measure.seed_of(match.rule.name), dict(match.region.axis_sizes)
+    shards = int(np.prod(list(axis_sizes.values()), dtype=int))
     avals, reduced = match.avals, False
-    fit = 2 * (measure.bytes_needed(before) + measure.bytes_needed(after)) <= measure.MAX_BYTES
-    if not fit:
-        avals, reduced = _reduced_avals(match, pattern, avals), True
-    with context_of(match.anchor.eqn):
-        small = [_trace_rule(pattern, fn, match.params, avals, axis_sizes) for fn in (rule.before, rule.after)]
-    sample = rule.sample
-    args = list(sample(np.random.default_rng(seed), *avals, **match.params)) if sample else measure.random_arguments(avals, seed)
+    if 2 * shards * (measure.bytes_needed(before) + measure.bytes_needed(after)) > measure.MAX_BYTES:
+        avals, reduced = _small_avals(match), True
+    small = [as_reference(trace_flat(match.flat(side), avals, axis_sizes)) for side in ("before", "after")]
+    args = measure.random_arguments([_per_shard(a, axis_sizes) for a in avals], seed)
+    sample = getattr(match.rule, "sample", None)
+    if sample is not None:
+        args = jax.tree.leaves(list(sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)))
     return small[0], small[1], args, reduced
 
 
-def _trace_rule(pattern: Pattern, fn, params, avals, axis_sizes):
-    return as_reference(trace_flat(pattern.function(fn, params), avals, axis_sizes))
+def _per_shard(aval, axis_sizes) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*axis_sizes.values(), *aval.shape), aval.dtype)
 
 
-def _reduced_avals(match: Match, pattern: Pattern, avals) -> list[Any]:
-    """The pattern's own case with the dtypes found here."""
-    small = [jax.ShapeDtypeStruct(c.shape, a.dtype) for c, a in zip(pattern.flat_args, avals, strict=True)]
+def _small_avals(match: Match) -> list[Any]:
+    """The pattern's own case with the dtypes found here; a candidate's small types."""
+    if isinstance(match.variant, Candidate):
+        if not match.variant.small:
+            raise Refuse("rewrite: too large to measure")
+        return list(match.variant.small)
+    pattern = match.variant
+    small = [jax.ShapeDtypeStruct(c.shape, a.dtype) for c, a in zip(pattern.flat_args, match.avals, strict=True)]
     if match.rule.where is not None:
         match.rule.where(*pattern.arguments(small), **match.params)
     return small

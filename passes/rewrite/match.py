@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ from ..normalize.index import Label
 from .adapt import Plan, plan_argument, plan_result
 from .align import align
 from .pattern import SPELLED, Pattern, patterns_of, root_primitives
-from .rule import Rule
-from .unify import Mismatch, Occurrence, OutOfSteps, Unifier
+from .rule import Candidate, GraphRule, Rule
+from .unify import Mismatch, Occurrence, OutOfSteps, Unifier, is_rounding
 
 _COSTLY = {
     "dot_general", "ragged_dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "top_k", "cumsum",
@@ -30,13 +31,16 @@ _COSTLY = {
     "psum_invariant", "reduce_scatter", "all_to_all", "ppermute", "pallas_call", "exp", "logistic", "tanh", "log",
 }  # fmt: skip
 
+MAX_CHOICES = 64  # combinations of arrays that the arguments may be read from, tried per match
+
 
 @dataclass(eq=False)
 class Match:
     """One place where a rule applies.
 
     Attributes:
-        rule, pattern: what matched.
+        rule: what matched.
+        variant: the rule's Pattern, or the Candidate of a graph rule.
         region: where.
         roots: the program's values that the rule's results replace.
         inputs: the program's values that are bound to the rule's flat arguments.
@@ -47,8 +51,8 @@ class Match:
         nodes: the nodes of the region that the match covers, in program order.
     """
 
-    rule: Rule
-    pattern: Pattern
+    rule: Rule | GraphRule
+    variant: Pattern | Candidate
     region: Region
     roots: list[Value]
     inputs: list[Value]
@@ -69,9 +73,15 @@ class Match:
         """The user's line of the first root."""
         return self.anchor.source
 
-    def applied(self, fn):
-        """A rule's function applied to the bound values: flat function of `inputs` that returns the roots."""
-        inner = self.pattern.function(fn, self.params)
+    def flat(self, side: str) -> Callable[..., list]:
+        """The rule's "before" or "after" as a function of flat arguments."""
+        if isinstance(self.variant, Candidate):
+            return getattr(self.variant, side)
+        return self.variant.function(getattr(self.rule, side), self.params)
+
+    def applied(self, side: str) -> Callable[..., list]:
+        """The same applied to the bound values: flat function of `inputs` that returns the roots."""
+        inner = self.flat(side)
 
         def composed(*values):
             out = inner(*(plan(v) for plan, v in zip(self.arguments, values)))
@@ -81,8 +91,9 @@ class Match:
 
     def key(self) -> tuple:
         """Equal for matches that are replaced by the same jaxpr."""
+        variant = self.variant.key if isinstance(self.variant, Candidate) else id(self.variant)
         return (
-            self.rule, id(self.pattern), tuple(self.arguments), tuple(self.results), tuple(v.aval for v in self.inputs),
+            self.rule, variant, tuple(self.arguments), tuple(self.results), tuple(v.aval for v in self.inputs),
             tuple(sorted((k, str(v)) for k, v in self.params.items())), tuple(self.region.axis_sizes.items()),
             id(self.anchor.eqn.ctx),
         )  # fmt: skip
@@ -92,7 +103,7 @@ class Match:
 class Search:
     """What a search for one rule met: counts, and (when explaining) the nearest misses."""
 
-    rule: Rule
+    rule: Rule | GraphRule
     explain: bool = False
     tried: int = 0
     refusals: list[tuple[str, SourceLine]] = field(default_factory=list)
@@ -103,11 +114,14 @@ class Search:
         self.refusals.append((why, node.source))
 
 
-def find(region: Region, rule: Rule, views: frozenset[str], search: Search) -> Iterator[Match]:
+def find(region: Region, rule: Rule | GraphRule, views: frozenset[str], search: Search) -> Iterator[Match]:
     """Matches of a rule in one region (not in those below it), in program order.
 
     The caller may rewrite the region between two matches. A place is tried once per pattern.
     """
+    if isinstance(rule, GraphRule):
+        yield from _find_candidates(region, rule, search)
+        return
     for pattern in patterns_of(rule):
         anchors = [n for name in SPELLED.get(pattern.anchor, (pattern.anchor,)) for n in region.by_primitive.get(name, ())]
         tried: set[int] = set()
@@ -119,6 +133,22 @@ def find(region: Region, rule: Rule, views: frozenset[str], search: Search) -> I
                 match = _match_at(root, pattern, region, views, search)
                 if match is not None:
                     yield match
+
+
+def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
+    def refuse(why: str, node: Node) -> None:
+        search.refuse(why, node)
+
+    for candidate in rule.find(region, refuse):
+        search.tried += 1
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in candidate.inputs]
+        stay = Plan(None, None, None, None)
+        match = Match(
+            rule, candidate, region, list(candidate.roots), list(candidate.inputs), avals,
+            [stay] * len(avals), [stay] * len(candidate.roots), {}, [],
+        )  # fmt: skip
+        if (admitted := _admitted(match, search)) is not None:
+            yield admitted
 
 
 def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
@@ -224,8 +254,8 @@ def _first_typed(u, pattern, region, alignment, roots, params, expand_first) -> 
     why = None
     plans = _plans(u.bindings, pattern, alignment, expand_first)
     results = [_result_plans(p, r, alignment, expand_first) for p, r in zip(pattern.outputs, roots)]
-    for arguments in _choices(plans):
-        for outs in itertools.product(*results):
+    for outs in itertools.product(*results):
+        for arguments in _choices(plans):
             match = _typed(pattern, region, arguments, list(outs), params)
             if isinstance(match, Match):
                 return match
@@ -241,9 +271,8 @@ def _reads(match: Match) -> int:
 def _admitted(match: Match, search: Search) -> Match | None:
     """The rule's own conditions, the cover of the match, and what else uses its inside."""
     try:
-        if match.rule.where is not None:
-            args = match.pattern.arguments(match.avals)
-            match.rule.where(*args, **match.params)
+        if isinstance(match.variant, Pattern) and match.rule.where is not None:
+            match.rule.where(*match.variant.arguments(match.avals), **match.params)
         match.nodes = covered(match.roots, match.inputs)
         refuse_escapes(match)
     except Refuse as refusal:
@@ -292,17 +321,26 @@ def _plans(bindings: dict[int, list[Occurrence]], pattern: Pattern, alignment, e
 
 
 def _choices(plans: list[list[Read]]) -> Iterator[list[Read]]:
-    """One read per argument: the shortest reads first, then outermost, innermost, and one by one."""
-    if not all(plans):
+    """One read per argument, in order of the steps they take together; outermost first among equals."""
+    ordered = [sorted(reads, key=lambda r: r.steps) for reads in plans]
+    if not all(ordered):
         return
-    shortest = [min(reads, key=lambda r: r.steps) for reads in plans]
-    yield shortest
-    for base in ([reads[0] for reads in plans], [reads[-1] for reads in plans], shortest):
-        yield base
-        for slot, reads in enumerate(plans):
-            for read in reads:
-                if read is not base[slot]:
-                    yield [*base[:slot], read, *base[slot + 1 :]]
+
+    def steps(picks):
+        return sum(ordered[slot][i].steps for slot, i in enumerate(picks)), sum(picks)
+
+    start = (0,) * len(ordered)
+    heap, seen = [(steps(start), start)], {start}
+    for _ in range(MAX_CHOICES):
+        if not heap:
+            return
+        _, picks = heapq.heappop(heap)
+        yield [ordered[slot][i] for slot, i in enumerate(picks)]
+        for slot, i in enumerate(picks):
+            after = (*picks[:slot], i + 1, *picks[slot + 1 :])
+            if i + 1 < len(ordered[slot]) and after not in seen:
+                seen.add(after)
+                heapq.heappush(heap, (steps(after), after))
 
 
 def _result_plans(p_out: Cursor, root: Cursor, alignment, expand_first) -> list[Read]:
@@ -315,6 +353,8 @@ def _result_plans(p_out: Cursor, root: Cursor, alignment, expand_first) -> list[
         users = [n for n in value.uses if n is OUTPUT or n.live]
         if len(users) != 1 or users[0] is OUTPUT or len(users[0].outputs) != 1:
             break
+        if value.node is not None and is_rounding(value.node):
+            break  # what comes behind a rounding is another value
         node = users[0]
         if node.primitive == "transpose":
             index = [index[d] for d in node.params["permutation"]]

@@ -106,9 +106,28 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
     out: dict[Any, Pattern] = {}
     for case in rule.cases:
         pattern = Pattern(rule, case)
-        shape = tuple((n.primitive, len(n.inputs)) for n in pattern.region.nodes)
-        out.setdefault(shape, pattern)
+        names = tuple(n.primitive for n in pattern.region.nodes)
+        out.setdefault((names, tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
     return tuple(sorted(out.values(), key=lambda p: -p.size))
+
+
+def _skeleton(term: Any, depth: int) -> Any:
+    """The form of a term without its sizes; terms of one form are found by one pattern."""
+    head = open_head(term, ALL)
+    kind = type(head).__name__
+    if depth == 0:
+        return kind
+    if type(head) in (Prod, Add):
+        parts = head.factors if type(head) is Prod else [(t, c) for c, t in head.addends]
+        return kind, tuple(_skeleton(t, depth - 1) for t, _ in parts)
+    if type(head) is Sum:
+        return kind, _skeleton(head.body, depth - 1)
+    if type(head) in (Fn, Along):
+        return head.name, tuple(_skeleton(t, depth - 1) for t in head.args)
+    if type(head) is Result:
+        whole = [Cursor.whole(a) for a in head.node.inputs if type(a) is Value] if "op" in head.node.params else []
+        return head.node.primitive, tuple(_skeleton(c, depth - 1) for c in whole)
+    return kind
 
 
 def _anchor(nodes: list[Node]) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
+
 from ..errors import Refuse
 from ..ir.emit import emit
 from ..ir.region import Program, Value
@@ -22,7 +24,7 @@ from . import measure
 from .certificate import EXACT, REASSOCIATED, Claim
 from .numbering import Numbering, same_program
 from .reading64 import read64
-from .unify import OutOfSteps, Unifier
+from .unify import OutOfSteps, Unifier, is_rounding
 
 
 @dataclass
@@ -98,6 +100,7 @@ def match_claim(before, region_jaxpr, outputs: Sequence[Cursor], match, verify: 
         return EXACT
     if same_term(before, outputs, match.inputs, WITHOUT_ROUNDING) is None:
         return REASSOCIATED
+    _refuse_lost_rounding(match)
     why = same_term(before, outputs, match.inputs, ALL)
     if verify == "off":
         if why is None:
@@ -107,6 +110,18 @@ def match_claim(before, region_jaxpr, outputs: Sequence[Cursor], match, verify: 
         raise Refuse(f"match: {why or 'roundings differ'}, and it is too large to measure")
     args = sample([v.aval for v in match.inputs], measure.seed_of(match.rule.name))
     return _same_reading(region_jaxpr, before, args, match.rule.tolerance, why)
+
+
+def _refuse_lost_rounding(match) -> None:
+    """A value that is rounded on purpose inside (to a type narrower than the results') must stay rounded."""
+    floats = [v.aval.dtype for v in match.roots if jnp.issubdtype(v.aval.dtype, jnp.floating)]
+    finest = max((jnp.finfo(d).nmant for d in floats), default=0)
+    for node in match.nodes:
+        if is_rounding(node) and jnp.finfo(node.params["new_dtype"]).nmant < finest:
+            raise Refuse(
+                f"match: it rounds to {node.params['new_dtype']} at {node.source} and gives a finer type; "
+                "`before` would lose that rounding"
+            )
 
 
 def _same_reading(region_jaxpr, before, args, tolerance, why: str | None) -> Claim:
@@ -120,14 +135,14 @@ def _same_reading(region_jaxpr, before, args, tolerance, why: str | None) -> Cla
     return claim
 
 
-def rewrite_claim(before, after, args_of, tolerance, axis_sizes=None) -> Claim:
+def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
     """`before` equals `after`, Ops read as their references.
 
     Args:
-        before, after: closed jaxprs of the rule's two functions at one signature.
-        args_of: function that gives (before, after, arguments, reduced) to measure with: the same pair, or one at smaller sizes.
-        tolerance: of the rule.
-        axis_sizes: named axes of collectives.
+        before: closed jaxpr of the rule's `before` at the match.
+        after: closed jaxpr of its `after`.
+        pair_to_measure: gives (before, after, arguments, reduced) to measure with: the same pair, or one of smaller sizes.
+        match: the Match.
 
     Returns:
         The claim.
@@ -135,19 +150,30 @@ def rewrite_claim(before, after, args_of, tolerance, axis_sizes=None) -> Claim:
     Raises:
         Refuse: they are not equal.
     """
+    axis_sizes = dict(match.region.axis_sizes)
     if same_program(before, after, inline_ops=True):
         return EXACT
-    if not axis_sizes and _same_inlined(before, after):
+    if not _uses_axes(before) and _same_inlined(before, after):
         return REASSOCIATED
-    small_before, small_after, args, reduced = args_of()
+    small_before, small_after, args, reduced = pair_to_measure()
+    equation = getattr(match.rule, "equation", "numeric")
     claim = measure.measure(
-        small_before, inline_ops(small_after), args, tolerance, own_error=False, axis_sizes=axis_sizes
+        small_before,
+        inline_ops(small_after),
+        args,
+        0.0 if equation == "exact" else match.rule.tolerance,
+        own_error=False,
+        axis_sizes=axis_sizes,
     )
     if isinstance(claim, str):
         raise Refuse(f"rewrite: `after` is not `before`: {claim}")
-    if claim.error == 0.0 and claim.tolerance == 0.0:
-        return EXACT  # moved bits, bit for bit
+    if equation != "numeric":
+        return replace(claim, kind=equation)
     return replace(claim, kind="numeric@reduced") if reduced else claim
+
+
+def _uses_axes(closed) -> bool:
+    return any(type(e).__name__ == "NamedAxisEffect" for e in closed.effects)
 
 
 def _same_inlined(before, after) -> bool:

@@ -133,6 +133,77 @@ class Rule:
         ]
 
 
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """What a graph rule proposes at one place.
+
+    Args:
+        roots: Values of the region that the results replace.
+        inputs: Values that are the arguments.
+        before: flat function of the arguments that gives the roots: what stands there, as plain JAX.
+        after: the same, better.
+        key: hashable; equal for candidates whose functions are equal.
+        small: argument types to measure with when the real ones are large.
+    """
+
+    roots: Sequence[Any]
+    inputs: Sequence[Any]
+    before: Callable[..., list]
+    after: Callable[..., list]
+    key: tuple
+    small: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRule:
+    """A rule whose two sides depend on the place: any number of operands, an index that is computed.
+
+    Args:
+        name: kebab-case.
+        find: `find(region, refuse)` yields Candidates; it may call `refuse(why, node)` for what came close.
+        equation: "exact" when after moves the same bits, "reassociated" when it sums in another order. It is measured
+            all the same, bit for bit in the first case.
+        stage: "raise", "fuse" or "place".
+        cases: programs it must fire on, as (function, abstract arguments, axis sizes, expected hits).
+        near_misses: programs it must not fire on.
+        tolerance: limit of the measurement for "reassociated"; the dtype's default when None.
+        needs: names of rules that must have run before it.
+        benefit: what it buys, with one number.
+        priority: larger is tried first within a stage.
+    """
+
+    name: str
+    find: Callable[..., Any]
+    equation: str
+    stage: str = "place"
+    cases: Sequence[GraphCase] = ()
+    near_misses: Sequence[NearMiss] = ()
+    tolerance: float | None = None
+    needs: tuple[str, ...] = ()
+    benefit: str = ""
+    priority: int = 0
+
+    def __repr__(self) -> str:
+        return f"<GraphRule {self.name}>"
+
+
+@dataclass(frozen=True)
+class GraphCase:
+    """A program that a graph rule must fire on.
+
+    Args:
+        fn: the program.
+        args: abstract arguments.
+        axis_sizes: named axes of its collectives.
+        hits: matches expected.
+    """
+
+    fn: Callable
+    args: tuple[Any, ...]
+    axis_sizes: Mapping[str, int]
+    hits: int = 1
+
+
 def parameters(fn: Callable) -> tuple[list[str], list[str]]:
     """Names of a function's positional and of its keyword-only parameters."""
     found = inspect.signature(fn).parameters.values()

@@ -13,12 +13,12 @@ from ..ir.region import Node, Value
 from .match import Match
 
 
-def trace_at(match: Match, fn, scope: str | None = None):
-    """A rule's function as a closed jaxpr of the bound values, at the match's place.
+def trace_at(match: Match, side: str, scope: str | None = None):
+    """One side of a rule as a closed jaxpr of the bound values, at the match's place.
 
     Args:
         match: where.
-        fn: the rule's `before` or `after`.
+        side: "before" or "after".
         scope: named scope for the new equations, so that profiles show where they come from.
 
     Returns:
@@ -27,7 +27,7 @@ def trace_at(match: Match, fn, scope: str | None = None):
     Raises:
         Refuse: the function gives other types than the program has.
     """
-    applied = match.applied(fn)
+    applied = match.applied(side)
 
     def scoped(*values):
         with jax.named_scope(scope):

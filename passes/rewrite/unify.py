@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..ir.jaxprs import Literal
@@ -189,7 +190,7 @@ class Unifier:
         return old == value or (isinstance(value, float) and isinstance(old, float) and same_number(old, value))
 
     def _bind(self, slot: int, p: Cursor, q: Cursor) -> Iterator[None]:
-        levels = tuple(c for c in chain(q, self.views) if c.frame is None and type(c.atom) is Value)
+        levels = tuple(c for c in _unrounded(chain(q, self.views)) if c.frame is None and type(c.atom) is Value)
         seen = self.bindings.setdefault(slot, [])
         if seen:
             first = {id(c.atom): c.index for c in seen[0].levels}
@@ -405,6 +406,23 @@ _HEADS: dict[type, Any] = {
     Iota: Unifier._iota,
     Result: Unifier._result,
 }
+
+
+def _unrounded(levels: list[Cursor]) -> Iterator[Cursor]:
+    """Levels of a chain up to the first cast that rounds: an argument is never read from behind a rounding."""
+    for level in levels:
+        yield level
+        node = level.node
+        if node is not None and is_rounding(node):
+            return
+
+
+def is_rounding(node: Node) -> bool:
+    """Whether a node casts floats to a narrower type."""
+    if node.primitive != "convert_element_type":
+        return False
+    old, new = node.inputs[0].aval.dtype, node.params["new_dtype"]
+    return jnp.issubdtype(old, jnp.floating) and jnp.finfo(new).nmant < jnp.finfo(old).nmant
 
 
 def _moved_alike(p_first, p_now, q_first, q_now) -> bool:

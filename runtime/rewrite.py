@@ -1,0 +1,182 @@
+"""trace and rewrite: a function to a Graph, a Graph to a Result."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxsplice.passes.errors import JaxspliceError, TraceError
+from jaxsplice.passes.ir.check import same_signature, verify_graph
+from jaxsplice.passes.ir.graph import Graph
+from jaxsplice.passes.report import Report
+from jaxsplice.passes.rewrite.certificate import Certificate
+from jaxsplice.passes.rewrite.drive import Context
+
+from .library import library
+from .target import Target
+
+DUMP_DIR_VARIABLE = "JAXSPLICE_DUMP_DIR"
+VERIFY_LEVELS = ("off", "auto", "strict")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A rewritten program beside the original.
+
+    Attributes:
+        before: the Graph as traced.
+        after: the Graph after the pipeline; the same object when nothing matched.
+        report: rewrites, counts, refusals, seconds; `str()` is a table.
+        target: what it was lowered for.
+    """
+
+    before: Graph
+    after: Graph
+    report: Report
+    target: Target
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """One per rewrite: rule, kind, error, source line."""
+        return self.report.certificates
+
+    def __call__(self, *args, **kwargs):
+        """Run the rewritten program."""
+        return self.after(*args, **kwargs)
+
+
+def trace(
+    fn: Callable,
+    *args,
+    static_argnums: int | tuple[int, ...] | None = None,
+    static_argnames: str | tuple[str, ...] | None = None,
+    **kwargs,
+) -> Graph:
+    """Trace a function to a Graph; nothing is executed.
+
+    Args:
+        fn: any function JAX can trace (jitted or not).
+        *args: arrays or `jax.ShapeDtypeStruct`s, in any pytree.
+        static_argnums: as in `jax.jit`.
+        static_argnames: as in `jax.jit`.
+        **kwargs: keyword arguments of `fn`.
+
+    Returns:
+        The Graph; call it with the same pytrees, static arguments left out.
+
+    Raises:
+        TraceError: JAX could not trace the function with these arguments.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> graph = trace(lambda x: jnp.tanh(x["a"]), {"a": jax.ShapeDtypeStruct((2,), jnp.float32)})
+        >>> graph.primitives()
+        {'tanh': 1}
+    """
+    if not callable(fn):
+        raise TraceError(f"trace needs a function and was given {fn!r}")
+    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        traced = jax.jit(fn, static_argnums=static_argnums, static_argnames=static_argnames).trace(*args, **kwargs)
+    except JaxspliceError:
+        raise
+    except Exception as error:
+        given = ", ".join(_short(a) for a in jax.tree.leaves((args, kwargs))[:8])
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise TraceError(
+            f"{name} could not be traced with arguments ({given}): {type(error).__name__}: {reason} "
+            "A function to be traced takes arrays, and may not look at their values; mark others as static."
+        ) from error
+    in_tree = traced.in_tree if hasattr(traced, "in_tree") else jax.tree.structure(traced.args_info)
+    out_tree = jax.tree.structure(traced.out_info)
+    return Graph(traced.jaxpr, in_tree, out_tree, _graph_name(name))
+
+
+def _graph_name(name: str) -> str:
+    return name if name.isidentifier() else "graph"
+
+
+def _short(leaf: Any) -> str:
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    return repr(leaf)[:40] if shape is None or dtype is None else f"{dtype}{list(shape)}"
+
+
+def rewrite(
+    graph: Graph,
+    passes: Any = "default",
+    target: str | Target | None = None,
+    verify: str = "auto",
+    *,
+    dump_dir: str | Path | None = None,
+    stop_after: int | None = None,
+) -> Result:
+    """Run a pipeline on a Graph.
+
+    Args:
+        graph: the program; not changed.
+        passes: a pipeline's name, its text ("normalize,raise{swiglu},lower"), or a list of names, Rules and Passes.
+        target: hardware to choose implementations for; this machine's when None.
+        verify: "auto" proves or measures each rewrite; "strict" also refuses what is not exact or reassociated; "off"
+            trusts rules and implementations and checks structure only.
+        dump_dir: folder for the graph before and after each stage and the report; the environment variable
+            JAXSPLICE_DUMP_DIR when None.
+        stop_after: stop after this many rewrites (to find the one that breaks something).
+
+    Returns:
+        A Result.
+
+    Raises:
+        PipelineError: unknown pass or rule.
+        VerifyError: the rewritten graph breaks an invariant (a bug of jaxsplice; the original is unharmed).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x, w = jnp.ones((4, 8)), jnp.ones((8, 16))
+        >>> result = rewrite(trace(lambda x, a, b: jax.nn.silu(x @ a) * (x @ b), x, w, w))
+        >>> result.report.counts
+        {'swiglu': 1}
+    """
+    if not isinstance(graph, Graph):
+        raise JaxspliceError(f"rewrite needs a Graph and was given {graph!r}; jaxsplice.trace(fn, *args) makes one")
+    if verify not in VERIFY_LEVELS:
+        raise JaxspliceError(f"verify={verify!r} is none of {', '.join(VERIFY_LEVELS)}")
+    pipeline, target = library().pipeline(passes), Target.parse(target)
+    context = Context(target=target, verify=verify, stop_after=stop_after)
+    folder = dump_dir if dump_dir is not None else os.environ.get(DUMP_DIR_VARIABLE)
+    watch = None
+    if folder:
+        from .dump import StageDumps
+
+        watch = StageDumps(Path(folder), graph, target)
+    after = pipeline.run(graph, context, watch)
+    if after is not graph:
+        verify_graph(after.to_jaxpr(), f"{graph.name} after {pipeline}")
+        same_signature(graph.in_avals, after.in_avals, "argument")
+        same_signature(graph.out_avals, after.out_avals, "result")
+    result = Result(graph, after, context.report, target)
+    if watch is not None:
+        watch.finish(result)
+    return result
+
+
+@functools.singledispatch
+def as_result(program: Any, *args, **options) -> Result:
+    """A Result from a function with arguments, a Graph, or a Result itself."""
+    passes, target, verify = (options.pop(k, d) for k, d in (("passes", "default"), ("target", None), ("verify", "auto")))
+    return rewrite(trace(program, *args, **options), passes, target, verify)
+
+
+@as_result.register
+def _(program: Graph, *args, **options) -> Result:
+    return rewrite(program, **options)
+
+
+@as_result.register
+def _(program: Result, *args, **options) -> Result:
+    return program
