@@ -170,7 +170,7 @@ def _type_key(x) -> tuple:
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
     sharding = getattr(aval, "sharding", None)
     typed = sharding if sharding is not None and not sharding.mesh.empty and sharding.mesh._any_axis_explicit else None
-    return aval.shape, aval.dtype, getattr(aval, "weak_type", False), typed, getattr(aval, "vma", None) or None
+    return aval.shape, aval.dtype, getattr(aval, "weak_type", False), typed, jaxprs.varying_axes(aval)
 
 
 def _jax_settings() -> tuple:

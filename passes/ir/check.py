@@ -43,7 +43,7 @@ def same_signature(old: Iterable, new: Iterable, what: str) -> None:
 
 
 def same_aval(a, b) -> bool:
-    """Equal shape, dtype, weak type and sharding."""
+    """Equal shape, dtype, weak type, sharding and varying axes."""
     if not hasattr(a, "shape"):
         return a == b
     return (
@@ -51,6 +51,7 @@ def same_aval(a, b) -> bool:
         and a.dtype == b.dtype
         and getattr(a, "weak_type", False) == getattr(b, "weak_type", False)
         and getattr(a, "sharding", None) == getattr(b, "sharding", None)
+        and jaxprs.varying_axes(a) == jaxprs.varying_axes(b)
     )
 
 

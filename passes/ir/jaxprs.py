@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 from jax.extend import source_info_util
+from jax.sharding import PartitionSpec
 
 Var, Literal, DropVar, Primitive = jex.Var, jex.Literal, jex.DropVar, jex.Primitive
 Jaxpr, ClosedJaxpr, Eqn = jex.Jaxpr, jex.ClosedJaxpr, jex.JaxprEqn
@@ -254,16 +256,53 @@ def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | 
     return jax.make_jaxpr(fn, axis_env=axis_env)(*(_argument(a) for a in avals))
 
 
-def _argument(aval):
-    """What make_jaxpr accepts for an abstract value, weak type and varying axes included."""
-    return jax.ShapeDtypeStruct(
-        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **_varying(aval)
+def trace_at(eqn: Eqn, fn: Callable, avals: Sequence[Any], shard_maps: Sequence[tuple[Any, frozenset, bool]]):
+    """As `trace_flat`, at an equation's place: its mesh and name stack, inside the shard_maps around it.
+
+    Args:
+        eqn: the equation.
+        fn: function of flat arrays.
+        avals: types of its arguments as they are there.
+        shard_maps: (mesh, manual axes, check_vma), outermost first.
+
+    Returns:
+        A closed jaxpr.
+    """
+    if not shard_maps:
+        with context_of(eqn):
+            return trace_flat(fn, avals)
+    mesh, axes, check_vma = shard_maps[0]
+    traced = None
+
+    def body():
+        nonlocal traced
+        traced = trace_at(eqn, fn, avals, shard_maps[1:])
+        return jnp.zeros(())
+
+    inside = jax.shard_map(
+        body, mesh=mesh, in_specs=(), out_specs=PartitionSpec(), axis_names=set(axes), check_vma=check_vma
     )
+    jax.eval_shape(inside)
+    return traced
 
 
-def _varying(aval) -> dict:
-    vma = getattr(aval, "vma", None)
-    return {"vma": vma} if vma else {}
+def ambient_axes() -> tuple[tuple[str, int], ...]:
+    """Manual mesh axes of the shard_map that is being traced right now, with their sizes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple((name, mesh.shape[name]) for name in mesh.manual_axes)
+
+
+def _argument(aval):
+    """What make_jaxpr accepts for an abstract value: one that varies over manual axes as it is."""
+    if varying_axes(aval) is not None:
+        return aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def varying_axes(aval):
+    """Over which manual mesh axes a value varies (shard_map with check_vma); None for none."""
+    varying = getattr(aval, "manual_axis_type", None)
+    return None if varying is None or varying.empty else varying
 
 
 def literal(value, aval) -> Literal:

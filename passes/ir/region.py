@@ -7,6 +7,7 @@ JAX shares between two calls gives two sets of Values. A region nobody edited em
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import jaxprs
@@ -88,24 +89,51 @@ class Node:
         return f"<Node {self.primitive} at {self.source}>"
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a region is inside of, as far as tracing and rules need to know.
+
+    Args:
+        shard_maps: (mesh, manual axes, check_vma) of each shard_map around it, outermost first.
+        ambient: axes of a shard_map that the whole program is being traced in.
+        remat_policy: policy of the innermost remat around it, or None.
+    """
+
+    shard_maps: tuple[tuple[Any, frozenset, bool], ...] = ()
+    ambient: tuple[tuple[str, int], ...] = ()
+    remat_policy: Any = None
+
+    def inside_shard_map(self, params: dict[str, Any]) -> Surroundings:
+        """The surroundings of a shard_map's body."""
+        own = (params["mesh"], params["newly_manual_axes"], params["check_vma"])
+        return replace(self, shard_maps=(*self.shard_maps, own))
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Named axes that collectives may use here, with their sizes."""
+        own = {name: mesh.shape[name] for mesh, axes, _ in self.shard_maps for name in mesh.axis_names if name in axes}
+        return {**dict(self.ambient), **own}
+
+
 class Program:
     """A root region and all regions below it; equal sub-jaxprs in equal surroundings share one region."""
 
     def __init__(self, jaxpr):
         self._regions: dict[Any, Region] = {}
         self._sizes: dict[int, int] = {}
-        self.root = Region(self, jaxpr, None, None, {})
+        self.root = Region(self, jaxpr, None, None, Surroundings(ambient=jaxprs.ambient_axes()))
 
     def region_of(self, child: jaxprs.Child, node: Node) -> Region:
         """The region of one nested jaxpr of a node."""
-        axis_sizes, kind = node.region.axis_sizes, node.primitive
+        around, kind = node.region.around, node.primitive
         if kind == "shard_map":
-            axis_sizes = {**axis_sizes, **dict(node.params["mesh"].shape)}
-        policy = node.params.get("policy") if kind in ("remat2", "checkpoint") else node.region.remat_policy
-        key = (id(child.jaxpr), tuple(axis_sizes.items()), id(policy))
+            around = around.inside_shard_map(node.params)
+        elif kind in ("remat2", "checkpoint"):
+            around = replace(around, remat_policy=node.params.get("policy"))
+        key = (id(child.jaxpr), around)
         region = self._regions.get(key)
         if region is None:
-            region = self._regions[key] = Region(self, child.jaxpr, node, child, axis_sizes, policy)
+            region = self._regions[key] = Region(self, child.jaxpr, node, child, around)
         region.callers.append(node)
         return region
 
@@ -135,9 +163,8 @@ class Program:
 class Region:
     """One jaxpr in use-def form. `nodes` are in program order; dead ones stay in the list with `live` False."""
 
-    def __init__(self, program: Program, jaxpr, parent: Node | None, child, axis_sizes: dict[str, int], policy=None):
-        self.program, self.jaxpr, self.parent, self.child = program, jaxpr, parent, child
-        self.axis_sizes, self.remat_policy = axis_sizes, policy
+    def __init__(self, program: Program, jaxpr, parent: Node | None, child, around: Surroundings):
+        self.program, self.jaxpr, self.parent, self.child, self.around = program, jaxpr, parent, child, around
         self.callers: list[Node] = []
         self.nodes: list[Node] = []
         self.by_primitive: dict[str, list[Node]] = {}
@@ -266,6 +293,11 @@ class Region:
     def is_used(self, value: Value) -> bool:
         """Whether a live node or the region's result uses a value."""
         return any(u is OUTPUT or u.live for u in value.uses)
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Named axes that collectives in this region may use."""
+        return self.around.axis_sizes
 
     @property
     def trips(self) -> int | None:

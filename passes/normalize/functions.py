@@ -9,7 +9,8 @@ import numpy as np
 from ..ir.region import Node
 from .cursor import Cursor
 from .index import Label, of_label
-from .terms import Along, Fn, Iota, Term, expands, operand
+from .marks import literal_number
+from .terms import Along, Const, Fn, Iota, Term, expands, operand
 
 COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
 _NUMBER_FREE = {"sharding", "out_sharding", "out_dtype", "weak_type", "is_stable", "accuracy", "update_jaxpr", "update_consts"}
@@ -42,7 +43,9 @@ def _hashable(value) -> bool:
     "clamp", "rem", "nextafter", "pow", "convert_element_type", "stop_gradient", "reduce_precision", "real", "imag",
     "shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count", "lgamma", "digamma",
 )  # fmt: skip
-def _elementwise(cursor: Cursor, node: Node) -> Fn:
+def _elementwise(cursor: Cursor, node: Node) -> Term:
+    if node.primitive == "convert_element_type" and (number := literal_number(node.inputs[0])) is not None:
+        return Const(float(number))
     return Fn(node.primitive, params_key(node.params), tuple(operand(cursor, a) for a in node.inputs), node)
 
 

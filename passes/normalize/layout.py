@@ -9,6 +9,7 @@ from ..ir.jaxprs import Literal
 from ..ir.region import Node, Value
 from .cursor import Cursor, peels
 from .index import Index, affine, bounds, constant, divide, inside, shift
+from .marks import literal_number
 
 
 @peels("layout", "transpose")
@@ -179,11 +180,9 @@ def _one_piece(cursor: Cursor, node: Node) -> Cursor | None:
 
 def is_zero(atom) -> bool:
     """Whether a value is zero everywhere: a literal, or a broadcast of one."""
-    while type(atom) is Value and atom.node is not None and atom.node.primitive in (
-        "broadcast_in_dim", "convert_element_type", "reshape", "copy", "pvary",
-    ):  # fmt: skip
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in ("reshape", "convert_element_type"):
         atom = atom.node.inputs[0]
-    return type(atom) is Literal and getattr(atom.val, "ndim", 0) == 0 and atom.val == 0
+    return literal_number(atom) == 0
 
 
 def _in_bounds(cursor: Cursor, dims: Sequence[int]) -> bool:

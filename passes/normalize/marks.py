@@ -13,7 +13,10 @@ from ..ir.region import Node, Value
 from .cursor import Cursor, peels
 
 
-@peels("marks", "copy", "copy_p", "sharding_constraint", "reshard", "pvary", "pcast", "layout_constraint", "mesh_cast")
+_MARKS = ("copy", "copy_p", "sharding_constraint", "reshard", "pvary", "pcast", "layout_constraint", "mesh_cast")
+
+
+@peels("marks", *_MARKS)
 def _mark(cursor: Cursor, node: Node) -> Cursor:
     return cursor.at(node.inputs[0], cursor.index)
 
@@ -21,7 +24,7 @@ def _mark(cursor: Cursor, node: Node) -> Cursor:
 @peels("marks", "name")
 def _name(cursor: Cursor, node: Node) -> Cursor | None:
     """A checkpoint name is kept where a remat policy may read it."""
-    return cursor.at(node.inputs[0], cursor.index) if node.region.remat_policy is None else None
+    return cursor.at(node.inputs[0], cursor.index) if node.region.around.remat_policy is None else None
 
 
 @peels("marks", "optimization_barrier")
@@ -36,17 +39,26 @@ def _stop_gradient(cursor: Cursor, node: Node) -> Cursor | None:
     while type(atom) is Value and atom.node is not None:
         if atom.node.primitive == "reduce_max":
             return cursor.at(node.inputs[0], cursor.index)
-        if atom.node.primitive not in ("broadcast_in_dim", "max", "reshape", "convert_element_type", "squeeze"):
+        if atom.node.primitive not in ("broadcast_in_dim", "max", "reshape", "convert_element_type", "squeeze", *_MARKS):
             return None
-        atom = next((a for a in atom.node.inputs if type(a) is Value), None)
+        atom = next((a for a in atom.node.inputs if literal_number(a) is None), None)
     return None
 
 
 @peels("marks", "max")
 def _max_with_minus_infinity(cursor: Cursor, node: Node) -> Cursor | None:
     for i, a in enumerate(node.inputs):
-        if type(a) is Literal and np.ndim(a.val) == 0 and a.val == -np.inf:
+        if literal_number(a) == -np.inf:
             other = node.inputs[1 - i]
             if other.aval.shape == cursor.atom.aval.shape:
                 return cursor.at(other, cursor.index)
     return None
+
+
+def literal_number(atom) -> float | None:
+    """The number that a scalar literal, or a mark or broadcast of one, stands for; None for anything else."""
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in (*_MARKS, "broadcast_in_dim"):
+        atom = atom.node.inputs[0]
+    if type(atom) is not Literal or np.ndim(atom.val):
+        return None
+    return np.asarray(atom.val).item()

@@ -63,8 +63,6 @@ def _classes(sides: list[list[Label]]) -> dict[tuple[int, ...], list[Label]]:
 def _pair(ours: list[Label], theirs: list[Label]) -> Alignment:
     """Pair axes in order; parts of one program axis stay together, the first pattern axis takes what is left over."""
     groups = [list(parts) for _, parts in itertools.groupby(theirs, key=lambda label: id(label.whole))]
-    if len(groups) < len(ours):
-        groups = [[label] for label in theirs]
     n, m = len(ours), len(groups)
     if m < n:
         return {p: (groups[i - (n - m)] if i >= n - m else []) for i, p in enumerate(ours)}

@@ -33,10 +33,8 @@ def trace_at(match: Match, side: str, scope: str | None = None):
         with jax.named_scope(scope):
             return applied(*values)
 
-    with jaxprs.context_of(match.anchor.eqn):
-        closed = jaxprs.trace_flat(
-            scoped if scope else applied, [v.aval for v in match.inputs], dict(match.region.axis_sizes)
-        )
+    types = [v.aval for v in match.inputs]
+    closed = jaxprs.trace_at(match.anchor.eqn, scoped if scope else applied, types, match.region.around.shard_maps)
     try:
         same_signature([v.aval for v in match.roots], closed.out_avals, f"result of {match.rule.name}")
     except VerifyError as error:
