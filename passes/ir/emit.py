@@ -134,8 +134,7 @@ class _Body:
     def _emit(self, unit) -> None:
         eqn = unit.eqn if type(unit) is Site else self.renewed.get(id(unit), unit.eqn)
         invars = [self._atom(a) for a in unit.inputs]
-        own_names = unit.parent is None if type(unit) is Site else unit.site is None and not unit.spliced
-        outvars = [self._outvar(v, own_names) for v in eqn.outvars]
+        outvars = [self._outvar(v, i, unit) for i, v in enumerate(eqn.outvars)]
         for value, var in zip(unit.outputs, outvars):
             if type(value) is Value and not isinstance(var, DropVar) and value not in self.names:
                 self.names[value] = var
@@ -143,6 +142,14 @@ class _Body:
         self.eqns.append(eqn if same else eqn.replace(invars=invars, outvars=outvars))
 
     @staticmethod
-    def _outvar(var, own_name: bool):
-        """Equations of dissolved calls and of spliced jaxprs get fresh names: their Vars may occur again."""
-        return var if own_name or isinstance(var, DropVar) else Var(var.aval)
+    def _outvar(var, i: int, unit):
+        """Equations of dissolved calls and of spliced jaxprs get fresh names: their Vars may occur again.
+
+        A spliced value that took the place of one of the jaxpr's own keeps that one's name (rewrite/splice.py).
+        """
+        if isinstance(var, DropVar):
+            return var
+        if type(unit) is Node and unit.spliced:
+            return unit.outputs[i].var or Var(var.aval)
+        own = unit.parent is None if type(unit) is Site else unit.site is None
+        return var if own else Var(var.aval)

@@ -36,7 +36,7 @@ class Graph:
         }
     """
 
-    __slots__ = ("_closed", "_in_tree", "_out_tree", "_program", "name")
+    __slots__ = ("__weakref__", "_closed", "_in_tree", "_out_tree", "_program", "name")
 
     def __init__(self, closed, in_tree=None, out_tree=None, name: str = "graph"):
         self._closed, self._in_tree, self._out_tree, self.name = closed, in_tree, out_tree, name

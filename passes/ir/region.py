@@ -76,8 +76,11 @@ class Node:
 
     @property
     def source(self) -> jaxprs.SourceLine:
-        """The user's line that made it."""
-        return jaxprs.source_line(self.eqn)
+        """The user's line that made it; that of the call around it when it is inside a library's function."""
+        line, site = jaxprs.source_line(self.eqn), self.site
+        while not line.file and site is not None:
+            line, site = jaxprs.source_line(site.eqn), site.parent
+        return line
 
     def children(self) -> list[Region]:
         """The regions inside this node (scan body, branches, shard_map body, ...), built when first asked for."""

@@ -118,24 +118,25 @@ def _params(eqn) -> str:
         shown |= {"reverse": True} if parts.reverse else {}
     if not shown:
         return ""
-    return " {" + ", ".join(f"{k}={_param(v)}" for k, v in sorted(shown.items())) + "}"
+    return " {" + ", ".join(f"{k}={param_text(v)}" for k, v in sorted(shown.items())) + "}"
 
 
 def _is_default(value: Any) -> bool:
     return value is None or value is False or value == ()
 
 
-def _param(value: Any) -> str:
+def param_text(value: Any) -> str:
+    """A parameter's value, short and the same on every JAX version."""
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return "(" + ",".join(_param(v) for v in value) + ")"
+        return "(" + ",".join(param_text(v) for v in value) + ")"
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return dtype_name(value)
     if isinstance(value, np.generic):
         return str(value.item())
     if hasattr(value, "_fields"):  # GatherDimensionNumbers and the like
-        return "(" + ",".join(f"{k}={_param(v)}" for k, v in zip(value._fields, value) if not _is_default(v)) + ")"
+        return "(" + ",".join(f"{k}={param_text(v)}" for k, v in zip(value._fields, value) if not _is_default(v)) + ")"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     return str(value).replace("\n", " ")

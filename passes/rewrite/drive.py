@@ -92,11 +92,14 @@ def apply_rules(program: Program, rules: Sequence[Rule | GraphRule], context: Co
 
 
 def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
-    fired: Counter = Counter()
+    fired: dict[str, int] = {}
+    fresh: set[int] | None = None  # first look at everything, then at what changed
     for _ in range(MAX_SWEEPS):
-        fired = Counter({r.name: n for r in rules if (n := _sweep(region, r, context, stage))})
+        size = len(region.nodes)
+        fired = {r.name: n for r in rules if (n := _sweep(region, r, context, stage, fresh))}
         if not fired or context.exhausted:
             return
+        fresh = {id(n) for n in region.nodes[size:] if n.live}
     names = ", ".join(sorted(fired))
     raise JaxspliceError(
         f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own `before`, "
@@ -104,14 +107,15 @@ def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: C
     )
 
 
-def _sweep(region: Region, rule: Rule | GraphRule, context: Context, stage: str) -> int:
+def _sweep(region: Region, rule: Rule | GraphRule, context: Context, stage: str, fresh: set[int] | None) -> int:
     count, search, started = 0, context.search(rule), time.perf_counter()
-    if not context.exhausted:
-        for match in find(region, rule, context.views, search):
-            if rewrite_match(match, context, stage):
-                count += 1
-            if context.exhausted:
-                break
+    if context.exhausted:
+        return 0
+    for match in find(region, rule, context.views, search, None if fresh is None else fresh | search.again):
+        if rewrite_match(match, context, stage):
+            count += 1
+        if context.exhausted:
+            break
     context.report.statistics_of(rule.name).seconds += time.perf_counter() - started
     return count
 

@@ -31,6 +31,7 @@ _COSTLY = {
     "psum_invariant", "reduce_scatter", "all_to_all", "ppermute", "pallas_call", "exp", "logistic", "tanh", "log",
 }  # fmt: skip
 
+MAX_WIDTH = 64  # users on one level of a climb
 MAX_CHOICES = 64  # combinations of arrays that the arguments may be read from, tried per match
 
 
@@ -108,29 +109,44 @@ class Search:
     tried: int = 0
     refusals: list[tuple[str, SourceLine]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)  # anchors (by id) that were refused: other rewrites may free them
 
     def refuse(self, why: str, node: Node) -> None:
         """Note a lawful no."""
         self.refusals.append((why, node.source))
 
 
-def find(region: Region, rule: Rule | GraphRule, views: frozenset[str], search: Search) -> Iterator[Match]:
+def find(
+    region: Region, rule: Rule | GraphRule, views: frozenset[str], search: Search, only: set[int] | None = None
+) -> Iterator[Match]:
     """Matches of a rule in one region (not in those below it), in program order.
 
     The caller may rewrite the region between two matches. A place is tried once per pattern.
+
+    Args:
+        region: where to look.
+        rule: what to look for.
+        views: equations that may be used.
+        search: records what was met.
+        only: start from these nodes (by id) alone: those that came or were freed since the last look.
     """
     if isinstance(rule, GraphRule):
         yield from _find_candidates(region, rule, search)
         return
     for pattern in patterns_of(rule):
         anchors = [n for name in SPELLED.get(pattern.anchor, (pattern.anchor,)) for n in region.by_primitive.get(name, ())]
+        if only is not None:
+            anchors = [n for n in anchors if id(n) in only]
         tried: set[int] = set()
-        for anchor in sorted(anchors, key=lambda n: n.position):
+        for anchor in sorted(filter(pattern.plausible_anchor, anchors), key=lambda n: n.position):
             for root in _roots_above(anchor, pattern) if anchor.live else ():
                 if id(root) in tried or not root.live or not anchor.live:
                     continue
                 tried.add(id(root))
+                refused = len(search.refusals)
                 match = _match_at(root, pattern, region, views, search)
+                if len(search.refusals) > refused:
+                    search.again.add(id(anchor))
                 if match is not None:
                     yield match
 
@@ -152,20 +168,23 @@ def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterato
 
 
 def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
-    """Nodes that could be the pattern's root, upwards from the anchor, nearest first."""
+    """Nodes that could be the pattern's root, upwards from the anchor, nearest first.
+
+    Equations that only move or mark elements are free; of those that compute, as many are climbed as the pattern has
+    between its anchor and its root, and two more for other spellings.
+    """
     seen, level = {id(anchor)}, [anchor]
-    for _ in range(pattern.height):
-        for node in level:
-            if node.primitive in pattern.roots:
-                yield node
+    for _ in range(pattern.climb + 1):
         above = []
-        for node in level:
+        for node in level:  # grows by what is free to pass
+            if node.primitive in pattern.roots and pattern.plausible(node):
+                yield node
             for out in node.outputs:
                 for user in out.uses:
                     if user is not OUTPUT and user.live and id(user) not in seen:
                         seen.add(id(user))
-                        above.append(user)
-        if len(above) > 64:  # a value used everywhere leads nowhere in particular
+                        (level if user.primitive in PEEL else above).append(user)
+        if len(above) > MAX_WIDTH:  # a value used everywhere leads nowhere in particular
             return
         level = above
 

@@ -11,6 +11,8 @@ import jax
 from ..ir import jaxprs
 from ..ir.region import Node, Program, Value
 from ..normalize import ALL, Cursor
+from ..normalize.contractions import MAX_TAPS
+from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
 from ..normalize.terms import Add, Along, Fn, Prod, Result, Sum
 from .rule import Case, Rule
@@ -68,8 +70,24 @@ class Pattern:
         self.outputs = [Cursor.whole(out) for out in self.region.outputs]
         self.anchor = _anchor(self.region.nodes)
         self.roots = root_primitives(self.outputs[0])
+        self.strict_roots = {"dot_general"} if "reduce_sum" in self.roots else set()
         self.height = 2 * _depth(self.region.outputs[0]) + 4
+        self.climb = _computing_steps(self.region, self.anchor) + 2
         self.size = len(self.region.nodes)
+        self.addends = _addend_counts(self.region)
+
+    def plausible(self, root: Node) -> bool:
+        """A cheap look at whether a node can be the root; unification decides."""
+        if root.primitive != "dot_general" or "dot_general" in self.strict_roots:
+            return True
+        (contracted, _), _ = root.params["dimension_numbers"]
+        return not contracted  # with nothing to sum it is a product
+
+    def plausible_anchor(self, node: Node) -> bool:
+        """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
+        if node.primitive != "add" or self.anchor == "add":
+            return True
+        return _count_products(node) in self.addends
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
         """Positional arguments of `before` from flat arrays."""
@@ -139,7 +157,8 @@ def root_primitives(output: Cursor) -> set[str]:
     """Primitives with which a program can write the head of a pattern's result."""
     head = open_head(output, ALL)
     if type(head) is Prod:
-        return _PRODUCTS
+        several = len(head.factors) > 1
+        return {"mul", "div", "neg", "dot_general"} if several else _PRODUCTS
     if type(head) is Add:
         return _SUMS
     if type(head) is Sum:
@@ -151,6 +170,47 @@ def root_primitives(output: Cursor) -> set[str]:
     if type(head) is Result:
         return {head.node.primitive}
     return {output.node.primitive} if output.node is not None else set()
+
+
+def _addend_counts(region) -> set[int]:
+    """Numbers of addends of the sums in a pattern that a convolution stands for."""
+    counts = set()
+    for node in region.by_primitive.get("conv_general_dilated", ()):
+        head = open_head(Cursor.whole(node.outputs[0]), ALL)
+        if type(head) is Add:
+            counts.add(len(head.addends))
+    return counts
+
+
+def _count_products(node: Node) -> int:
+    """Addends of a chain of additions when all of them are products; 0 otherwise."""
+    count, stack = 0, list(node.inputs)
+    while stack:
+        atom = stack.pop()
+        while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
+            atom = atom.node.inputs[0]
+        maker = atom.node if type(atom) is Value else None
+        if maker is None or maker.primitive not in ("add", "mul", "dot_general") or count > MAX_TAPS:
+            return 0
+        if maker.primitive == "add":
+            stack += maker.inputs
+        else:
+            count += 1
+    return count
+
+
+def _computing_steps(region, anchor: str) -> int:
+    """Computing equations on the longest way from an anchor to the first result."""
+    steps: dict[int, int] = {}
+    for node in region.nodes:
+        below = [steps[id(a.node)] for a in node.inputs if type(a) is Value and a.node is not None and id(a.node) in steps]
+        own = 0 if node.primitive in PEEL else 1
+        if below:
+            steps[id(node)] = max(below) + own
+        elif node.primitive == anchor:
+            steps[id(node)] = 0
+    root = region.outputs[0]
+    return steps.get(id(root.node), len(region.nodes)) if type(root) is Value else 0
 
 
 def _depth(value) -> int:

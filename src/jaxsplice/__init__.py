@@ -23,6 +23,10 @@ from jaxsplice.passes.rewrite.rule import GraphRule as GraphRule
 from jaxsplice.passes.rewrite.rule import NearMiss as NearMiss
 from jaxsplice.passes.rewrite.rule import Refuse as Refuse
 from jaxsplice.passes.rewrite.rule import Rule as Rule
+from jaxsplice.runtime.compile import Compiled as Compiled
+from jaxsplice.runtime.compile import compile as compile
+from jaxsplice.runtime.explain import Explanation as Explanation
+from jaxsplice.runtime.explain import explain as explain
 from jaxsplice.runtime.optimize import Optimized as Optimized
 from jaxsplice.runtime.optimize import optimize as optimize
 from jaxsplice.runtime.rewrite import Result as Result
