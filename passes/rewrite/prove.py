@@ -11,6 +11,7 @@ Each is tried from strong to weak: the same operations (value numbering), the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,10 +36,13 @@ class Proofs:
     numbering: Numbering = field(default_factory=Numbering)
 
     def once(self, key, prove) -> Claim:
-        """The claim for a key, proved at first need. A failed one refuses again without being tried again."""
+        """The claim for a key, proved at first need. A failed one refuses again without being tried again.
+
+        Proofs run in a thread of their own: whatever is being traced around us (jit, grad, a mesh, x64) stays outside.
+        """
         if key not in self.claims:
             try:
-                self.claims[key] = prove()
+                self.claims[key] = _WORKER.submit(prove).result()
             except Refuse as refusal:
                 self.claims[key] = str(refusal)
         claim = self.claims[key]
@@ -47,6 +51,7 @@ class Proofs:
         return claim
 
 
+_WORKER = ThreadPoolExecutor(1, "jaxsplice-proofs")
 PROOFS = Proofs()  # one per process: a signature is proved once
 
 
