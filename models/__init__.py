@@ -1,0 +1,1 @@
+"""Reference models in plain JAX; nothing of jaxsplice is imported here."""
