@@ -40,8 +40,8 @@ def users(value: Value) -> Iterator[tuple[Node | Any, Value]]:
 def index_of_shard(atom, axis: str, size: int) -> list[int] | None:
     """The value of a scalar index on every shard of an axis, when it depends on nothing but the shard's position.
 
-    However it is written (times, clamp, remainder, negative wrap-around, a table), the equations behind it are evaluated
-    once per shard.
+    However it is written (times, clamp, remainder, negative wrap-around, a table), the equations behind it are
+    evaluated once per shard.
 
     Args:
         atom: a scalar Value or literal.

@@ -9,7 +9,7 @@ class JaxspliceError(Exception):
     """Base of every error that jaxsplice raises on purpose."""
 
 
-class Refuse(JaxspliceError):  # noqa: N818 - a lawful "no" is not an error
+class Refuse(JaxspliceError):
     """A lawful "no" to one rewrite, in one sentence. Raised by a rule's `where`; never reaches the user as an error.
 
     Example:

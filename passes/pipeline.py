@@ -2,8 +2,8 @@
 
     normalize,raise{swiglu,rms-norm},fuse,place,lower,cleanup
 
-A Pass is a graph -> graph function with a name. The engine's own passes edit one shared use-def form in place, so that a
-whole pipeline reads the jaxpr once and writes it once; a user's pass works on Graphs.
+A Pass is a graph -> graph function with a name. The engine's own passes edit one shared use-def form in place, so that
+a whole pipeline reads the jaxpr once and writes it once; a user's pass works on Graphs.
 """
 
 from __future__ import annotations

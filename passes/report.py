@@ -110,7 +110,9 @@ class Report:
 
     def _tail(self) -> list[str]:
         refused = [
-            f"refused {name} x{count}: {why}" for name, s in self.statistics.items() for why, count in s.refusals.items()
+            f"refused {name} x{count}: {why}"
+            for name, s in self.statistics.items()
+            for why, count in s.refusals.items()
         ]
         spent = ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items())
         return [*refused, *self.notes, *([f"time: {spent}"] if spent else [])]

@@ -1,0 +1,1 @@
+"""Graphs over jaxprs: use-def form, emission, verifier, text, files."""

@@ -66,7 +66,9 @@ def _verify_scopes(body, outer: set, what: str) -> None:
         for eqn in current.eqns:
             for atom in eqn.invars:
                 if type(atom) is not Literal and atom not in defined:
-                    raise VerifyError(f"{what}: {eqn.primitive.name} at {jaxprs.source_line(eqn)} reads undefined {atom}")
+                    raise VerifyError(
+                        f"{what}: {eqn.primitive.name} at {jaxprs.source_line(eqn)} reads undefined {atom}"
+                    )
             for var in eqn.outvars:
                 if not isinstance(var, DropVar):
                     _define(var, defined, what, f"{eqn.primitive.name} at {jaxprs.source_line(eqn)}")

@@ -31,8 +31,9 @@ _KINDS = {
 def to_networkx(graph: Graph) -> nx.MultiDiGraph:
     """A directed multigraph: one node per equation, input and constant; one edge per use.
 
-    Node attributes: `primitive` ("input" and "const" for those), `kind`, `type` (of its first result), `params`, `source`,
-    `region` (the path of regions it lies in). Edge attributes: `type`, `operand` (position) and `result` (of the producer).
+    Node attributes: `primitive` ("input" and "const" for those), `kind`, `type` (of its first result), `params`,
+    `source`, `region` (the path of regions it lies in). Edge attributes: `type`, `operand` (position) and `result` (of
+    the producer).
 
     Args:
         graph: any Graph.
@@ -115,8 +116,12 @@ def to_json(graph: Graph) -> str:
 def to_dot(graph: Graph) -> str:
     """The graph in Graphviz' language; regions are boxes, colours tell kinds."""
     out = to_networkx(graph)
-    lines = [f'digraph "{graph.name}" {{', '  node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=10];',
-             '  edge [fontname="Helvetica", fontsize=8, color="#666666"];', "  rankdir=TB;"]  # fmt: skip
+    lines = [
+        f'digraph "{graph.name}" {{',
+        '  node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=10];',
+        '  edge [fontname="Helvetica", fontsize=8, color="#666666"];',
+        "  rankdir=TB;",
+    ]
     regions: dict[str, list[int]] = {}
     for node, data in out.nodes(data=True):
         regions.setdefault(data["region"], []).append(node)
@@ -190,4 +195,3 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
-

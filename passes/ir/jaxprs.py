@@ -59,7 +59,7 @@ def rebuild(jaxpr, *, eqns, outvars=None, new_consts: Sequence[tuple[Var, Any]] 
     """
     body = open_jaxpr(jaxpr)
     effects = body.effects.union(*(e.effects for e in eqns)) if eqns else body.effects
-    changes: dict[str, Any] = dict(eqns=list(eqns), effects=effects)
+    changes: dict[str, Any] = {"eqns": list(eqns), "effects": effects}
     if outvars is not None:
         changes["outvars"] = list(outvars)
     if new_consts:
@@ -137,9 +137,7 @@ def with_children(eqn: Eqn, jaxprs: Sequence[Any]) -> Eqn:
         if child.position is None:
             params[child.key] = jaxpr
         else:
-            params[child.key] = tuple(
-                jaxpr if i == child.position else b for i, b in enumerate(params[child.key])
-            )
+            params[child.key] = tuple(jaxpr if i == child.position else b for i, b in enumerate(params[child.key]))
     return eqn.replace(params=params)
 
 
@@ -236,7 +234,10 @@ def source_line(eqn: Eqn) -> SourceLine:
 @contextmanager
 def context_of(eqn: Eqn):
     """Trace inside this as if at the equation's place: its mesh, its compute type, its name stack."""
-    with eqn.ctx.manager, source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack):
+    with (
+        eqn.ctx.manager,
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack),
+    ):
         yield
 
 

@@ -13,7 +13,16 @@ from .marks import literal_number
 from .terms import Along, Const, Fn, Iota, Term, expands, operand
 
 COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
-_NUMBER_FREE = {"sharding", "out_sharding", "out_dtype", "weak_type", "is_stable", "accuracy", "update_jaxpr", "update_consts"}
+_NUMBER_FREE = {
+    "sharding",
+    "out_sharding",
+    "out_dtype",
+    "weak_type",
+    "is_stable",
+    "accuracy",
+    "update_jaxpr",
+    "update_consts",
+}
 
 
 def params_key(params: dict[str, Any], without: tuple[str, ...] = ()) -> tuple:

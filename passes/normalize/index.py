@@ -1,6 +1,6 @@
 """Index arithmetic: how the element of one array that a term reads follows from the axes of another.
 
-An Index is a whole number plus axes times strides: `3 + 64*h + d`. It is a plain tuple `(offset, ((label, stride), ...))`.
+An Index is a whole number plus axes times strides, `3 + 64*h + d`: a plain tuple `(offset, ((label, stride), ...))`.
 A Label is one axis of a term; it can be split in two, once a reshape asks for it: `axis = high * low.size + low`.
 """
 

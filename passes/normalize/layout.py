@@ -1,4 +1,4 @@
-"""View `layout`: transpose, reshape, broadcast, slice, split, reverse, pad and in-bounds concatenate only move elements."""
+"""View `layout`: transpose, reshape, broadcast, slice, split, reverse, pad, concatenate only move elements."""
 
 from __future__ import annotations
 
@@ -152,9 +152,7 @@ def _pad(cursor: Cursor, node: Node) -> Cursor | None:
     if not is_zero(value):
         return None
     out = []
-    for index, (low, high, interior), size in zip(
-        cursor.index, node.params["padding_config"], cursor.atom.aval.shape
-    ):
+    for index, (low, high, interior), size in zip(cursor.index, node.params["padding_config"], cursor.atom.aval.shape):
         first, last = bounds(index)
         if interior or (low < 0 and first < 0) or (high < 0 and last >= size):
             return None

@@ -12,7 +12,6 @@ from ..ir.jaxprs import Literal
 from ..ir.region import Node, Value
 from .cursor import Cursor, peels
 
-
 _MARKS = ("copy", "copy_p", "sharding_constraint", "reshard", "pvary", "pcast", "layout_constraint", "mesh_cast")
 
 
@@ -39,7 +38,14 @@ def _stop_gradient(cursor: Cursor, node: Node) -> Cursor | None:
     while type(atom) is Value and atom.node is not None:
         if atom.node.primitive == "reduce_max":
             return cursor.at(node.inputs[0], cursor.index)
-        if atom.node.primitive not in ("broadcast_in_dim", "max", "reshape", "convert_element_type", "squeeze", *_MARKS):
+        if atom.node.primitive not in (
+            "broadcast_in_dim",
+            "max",
+            "reshape",
+            "convert_element_type",
+            "squeeze",
+            *_MARKS,
+        ):
             return None
         atom = next((a for a in atom.node.inputs if literal_number(a) is None), None)
     return None

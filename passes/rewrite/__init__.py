@@ -1,0 +1,1 @@
+"""Rules: finding, proving and splicing."""

@@ -1,7 +1,7 @@
 """Adapt: the reads that turn program arrays into a rule's arguments, and its results into the program's arrays.
 
-An argument's plan is slice, reshape, transpose, reshape: what is needed to have the pattern's axes in the pattern's order.
-Most often it is nothing at all.
+An argument's plan is slice, reshape, transpose, reshape: what it takes to have the pattern's axes in the pattern's
+order. Most often it is nothing at all.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from ..normalize import ALL, Cursor
 from ..report import Report, Row
 from . import measure, prove
 from .certificate import KINDS, Certificate, Claim
-from .match import Match, Search, find
+from .find import find
+from .match import Match
 from .pattern import Pattern
 from .rule import Candidate, GraphRule, Rule
+from .search import Search
 from .splice import as_reference, splice, trace_at
 
 MAX_SWEEPS = 16  # rules whose results they match again, or that undo each other, are stopped here and named
@@ -102,8 +104,8 @@ def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: C
         fresh = {id(n) for n in region.nodes[size:] if n.live}
     names = ", ".join(sorted(fired))
     raise JaxspliceError(
-        f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own `before`, "
-        "or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what it made."
+        f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own "
+        "`before`, or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what it made."
     )
 
 
@@ -153,9 +155,11 @@ def admit(match: Match, context: Context) -> tuple[Any, Certificate]:
         key = match.key()
         before, after = _traced(match, key, "before"), _traced(match, key, "after", match.rule.name)
         certificate = Certificate(
-            match.rule.name, _match_claim(match, before, key, context), _rewrite_claim(match, before, after, key, context),
+            match.rule.name,
+            _match_claim(match, before, key, context),
+            _rewrite_claim(match, before, after, key, context),
             source=str(match.source),
-        )  # fmt: skip
+        )
     finally:
         seconds = context.report.seconds
         seconds["prove"] = seconds.get("prove", 0.0) + time.perf_counter() - started
@@ -213,7 +217,7 @@ def _rewrite_claim(match: Match, before, after, key, context: Context) -> Claim:
 
 def _pair_to_measure(match: Match, before, after):
     """The two programs and arguments to measure with: at the match's types, or at small ones when those are large."""
-    seed, axis_sizes = measure.seed_of(match.rule.name), dict(match.region.axis_sizes)
+    seed, axis_sizes = measure.seed_of(match.rule.name), prove.axes_used(before, match)
     shards = int(np.prod(list(axis_sizes.values()), dtype=int))
     avals, reduced = match.avals, False
     if 2 * shards * (measure.bytes_needed(before) + measure.bytes_needed(after)) > measure.MAX_BYTES:

@@ -61,7 +61,7 @@ class Pattern:
         self.rule, self.case = rule, case
         self.numbers = rule.number_captures(case.params)
         self.flat_args, self.in_tree = jax.tree.flatten(case.args)
-        closed = trace_before(self, self.flat_args, {k: _NUMBER for k in self.numbers}, rule.before)
+        closed = trace_before(self, self.flat_args, dict.fromkeys(self.numbers, _NUMBER), rule.before)
         self.region = Program(closed).root
         n = len(self.flat_args)
         self.variables: dict[Value, int] = {v: i for i, v in enumerate(self.region.inputs[:n])}
@@ -203,7 +203,9 @@ def _computing_steps(region, anchor: str) -> int:
     """Computing equations on the longest way from an anchor to the first result."""
     steps: dict[int, int] = {}
     for node in region.nodes:
-        below = [steps[id(a.node)] for a in node.inputs if type(a) is Value and a.node is not None and id(a.node) in steps]
+        below = [
+            steps[id(a.node)] for a in node.inputs if type(a) is Value and a.node is not None and id(a.node) in steps
+        ]
         own = 0 if node.primitive in PEEL else 1
         if below:
             steps[id(node)] = max(below) + own

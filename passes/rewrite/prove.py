@@ -23,9 +23,10 @@ from ..ir.region import Program, Value
 from ..normalize import ALL, WITHOUT_ROUNDING, Cursor
 from . import measure
 from .certificate import EXACT, REASSOCIATED, Claim
+from .leaves import is_rounding
 from .numbering import Numbering, same_program
 from .reading64 import read64
-from .unify import OutOfSteps, Unifier, is_rounding
+from .unify import OutOfSteps, Unifier
 
 
 @dataclass
@@ -130,7 +131,7 @@ def _refuse_lost_rounding(match) -> None:
 
 
 def _same_reading(region_jaxpr, before, args, tolerance, why: str | None) -> Claim:
-    """Measured: the float64 readings must be equal; in its own precision `before` may be as far off as the region is."""
+    """Measured: equal float64 readings; in its own precision `before` may be as far off as the region is."""
     apart = measure.largest_error(read64(before, args), read64(region_jaxpr, args))
     if apart > 1e-9:
         raise Refuse(f"match: {why or 'the numbers differ'} (off by {apart:.1e} in float64)")
@@ -146,7 +147,7 @@ def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
     Args:
         before: closed jaxpr of the rule's `before` at the match.
         after: closed jaxpr of its `after`.
-        pair_to_measure: gives (before, after, arguments, reduced) to measure with: the same pair, or one of smaller sizes.
+        pair_to_measure: gives (before, after, arguments, reduced) to measure with: the same pair, or a smaller one.
         match: the Match.
 
     Returns:
@@ -155,10 +156,10 @@ def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
     Raises:
         Refuse: they are not equal.
     """
-    axis_sizes = dict(match.region.axis_sizes)
+    axis_sizes = axes_used(before, match)
     if same_program(before, after, inline_ops=True):
         return EXACT
-    if not _uses_axes(before) and _same_inlined(before, after):
+    if not axis_sizes and _same_inlined(before, after):
         return REASSOCIATED
     small_before, small_after, args, reduced = pair_to_measure()
     equation = getattr(match.rule, "equation", "numeric")
@@ -177,16 +178,18 @@ def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
     return replace(claim, kind="numeric@reduced") if reduced else claim
 
 
-def _uses_axes(closed) -> bool:
-    return any(type(e).__name__ == "NamedAxisEffect" for e in closed.effects)
+def axes_used(closed, match) -> dict[str, int]:
+    """The named axes around a match, when the program has collectives over any of them; else none."""
+    collective = any(type(e).__name__ == "NamedAxisEffect" for e in closed.effects)
+    return dict(match.region.axis_sizes) if collective else {}
 
 
 def _same_inlined(before, after) -> bool:
-    program = Program(inline_ops(after))
+    program = Program(inline_ops(before))
     outputs = [Cursor.whole(v) for v in program.root.outputs if type(v) is Value]
     if len(outputs) != len(program.root.outputs):
         return False
-    return same_term(inline_ops(before), outputs, program.root.inputs, WITHOUT_ROUNDING) is None
+    return same_term(inline_ops(after), outputs, program.root.inputs, WITHOUT_ROUNDING) is None
 
 
 def inline_ops(closed):

@@ -78,10 +78,10 @@ class Rule:
         captures: keyword -> (primitive, parameter).
         cases: what the pattern is traced with; each gives one variant of the pattern.
         near_misses: programs that must not match.
-        tolerance: largest |difference| / (1 + |truth|) of after against the float64 reading; None takes the certificate's
-            default for the dtype.
+        tolerance: largest |difference| / (1 + |truth|) of after against the float64 reading; None takes the
+            certificate's default for the dtype.
         tolerance_reason: where it comes from.
-        sample: `sample(rng, *avals, **params)` -> valid arguments for numeric proofs; standard normal numbers when None.
+        sample: `sample(rng, *avals, **params)` -> valid arguments for numeric proofs; standard normals when None.
         needs: names of rules (or Ops) that must have run before it.
         benefit: what it buys, with one number.
         priority: larger is tried first within a stage.

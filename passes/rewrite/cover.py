@@ -1,0 +1,80 @@
+"""Cover: the nodes that a match would replace, and what makes replacing them unlawful."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import Refuse
+from ..ir import jaxprs
+from ..ir.region import OUTPUT, Node, Value
+from .match import Match
+
+_COSTLY = {
+    "dot_general", "ragged_dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "top_k", "cumsum",
+    "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "gather", "scatter", "scatter-add", "all_gather",
+    "psum",    "psum_invariant", "reduce_scatter", "all_to_all", "ppermute", "pallas_call", "exp", "logistic", "tanh", "log",
+}  # fmt: skip
+
+
+def covered(roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
+    """Nodes between the bound values and the roots.
+
+    Raises:
+        Refuse: something in between is neither bound nor computed from what is bound; or a bound value depends on a
+            root (the region is not convex).
+    """
+    bound, seen, stack = {id(v) for v in inputs}, {}, [v.node for v in roots if v.node is not None]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        if node.eqn.effects and jaxprs.ordering_effects(node.eqn):
+            raise Refuse(f"{node.primitive} inside it has an effect that must keep its place")
+        for a in node.inputs:
+            if type(a) is not Value or id(a) in bound:
+                continue
+            if a.node is None and a.role[0] != "const":
+                raise Refuse("it reads a value that no argument of `before` stands for")
+            if a.node is not None:
+                stack.append(a.node)
+    nodes = sorted(seen.values(), key=lambda n: n.position)
+    if len(roots) > 1 or len(nodes) > 1:
+        _refuse_cycle(nodes, roots, inputs)
+    return nodes
+
+
+def _refuse_cycle(nodes: list[Node], roots, inputs) -> None:
+    inside, root_ids = {id(n) for n in nodes}, {id(v) for v in roots}
+    first = nodes[0].position
+    stack = [v for v in inputs if v.node is not None and v.node.position >= first]
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if id(value) in root_ids or (id(value.node) in inside and id(value) in root_ids):
+            raise Refuse("an input of it depends on one of its results")
+        for a in value.node.inputs:
+            if type(a) is Value and a.node is not None and id(a) not in seen and a.node.position >= first:
+                seen.add(id(a))
+                stack.append(a)
+
+
+def refuse_escapes(match: Match) -> None:
+    """Refuse when something outside uses an inner value that would be costly to compute twice."""
+    inside, roots = {id(n) for n in match.nodes}, {id(v) for v in match.roots}
+    stack = []
+    for node in match.nodes:
+        for out in node.outputs:
+            users = [u for u in out.uses if u is OUTPUT or (u.live and id(u) not in inside)]
+            if users and id(out) not in roots:
+                stack.append((node, users[0]))
+    kept: set[int] = set()
+    while stack:
+        node, user = stack.pop()
+        if id(node) in kept or id(node) not in inside:
+            continue
+        kept.add(id(node))
+        if node.primitive in _COSTLY or "op" in node.params:
+            who = "the result" if user is OUTPUT else f"{user.primitive} at {user.source}"
+            raise Refuse(f"its inner {node.primitive} at {node.source} is also used by {who}")
+        stack += [(a.node, user) for a in node.inputs if type(a) is Value and a.node is not None]

@@ -1,0 +1,157 @@
+"""Find: the places in a region where a rule's pattern occurs.
+
+The search starts at the pattern's rarest primitive (or another spelling of it), climbs to the nodes that could be the
+pattern's root, and unifies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+
+from ..ir.region import OUTPUT, Node, Region, Value
+from ..normalize import Cursor
+from ..normalize.cursor import PEEL
+from ..normalize.flatten import open_head
+from .adapt import Plan
+from .match import Match
+from .pattern import SPELLED, Pattern, patterns_of, root_primitives
+from .rule import GraphRule, Rule
+from .search import Search
+from .settle import admitted, settle
+from .unify import OutOfSteps, Unifier
+
+MAX_WIDTH = 64  # users on one level of a climb
+
+
+def find(
+    region: Region, rule: Rule | GraphRule, views: frozenset[str], search: Search, only: set[int] | None = None
+) -> Iterator[Match]:
+    """Matches of a rule in one region (not in those below it), in program order.
+
+    The caller may rewrite the region between two matches. A place is tried once per pattern.
+
+    Args:
+        region: where to look.
+        rule: what to look for.
+        views: equations that may be used.
+        search: records what was met.
+        only: start from these nodes (by id) alone: those that came or were freed since the last look.
+    """
+    if isinstance(rule, GraphRule):
+        yield from _find_candidates(region, rule, search)
+        return
+    for pattern in patterns_of(rule):
+        anchors = [
+            n for name in SPELLED.get(pattern.anchor, (pattern.anchor,)) for n in region.by_primitive.get(name, ())
+        ]
+        if only is not None:
+            anchors = [n for n in anchors if id(n) in only]
+        tried: set[int] = set()
+        for anchor in sorted(filter(pattern.plausible_anchor, anchors), key=lambda n: n.position):
+            for root in _roots_above(anchor, pattern) if anchor.live else ():
+                if id(root) in tried or not root.live or not anchor.live:
+                    continue
+                tried.add(id(root))
+                refused = len(search.refusals)
+                match = _match_at(root, pattern, region, views, search)
+                if len(search.refusals) > refused:
+                    search.again.add(id(anchor))
+                if match is not None:
+                    yield match
+
+
+def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
+    def refuse(why: str, node: Node) -> None:
+        search.refuse(why, node)
+
+    for candidate in rule.find(region, refuse):
+        search.tried += 1
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in candidate.inputs]
+        stay = Plan(None, None, None, None)
+        match = Match(
+            rule, candidate, region, list(candidate.roots), list(candidate.inputs), avals,
+            [stay] * len(avals), [stay] * len(candidate.roots), {}, [],
+        )  # fmt: skip
+        if admitted(match, search) is not None:
+            yield match
+
+
+def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
+    """Nodes that could be the pattern's root, upwards from the anchor, nearest first.
+
+    Equations that only move or mark elements are free; of those that compute, as many are climbed as the pattern has
+    between its anchor and its root, and two more for other spellings.
+    """
+    seen, level = {id(anchor)}, [anchor]
+    for _ in range(pattern.climb + 1):
+        above = []
+        for node in level:  # grows by what is free to pass
+            if node.primitive in pattern.roots and pattern.plausible(node):
+                yield node
+            for out in node.outputs:
+                for user in out.uses:
+                    if user is not OUTPUT and user.live and id(user) not in seen:
+                        seen.add(id(user))
+                        (level if user.primitive in PEEL else above).append(user)
+        if len(above) > MAX_WIDTH:  # a value used everywhere leads nowhere in particular
+            return
+        level = above
+
+
+def _match_at(root: Node, pattern: Pattern, region: Region, views, search: Search) -> Match | None:
+    search.tried += 1
+    for value in root.outputs:
+        unifier = Unifier(
+            pattern.variables, views, captures=pattern.capture_names, statics=pattern.statics, explain=search.explain
+        )
+        try:
+            match = _first_settled(unifier, pattern, region, value, search)
+        except OutOfSteps:
+            search.refuse("the search here was given up: too many ways to group the operands", root)
+            match = None
+        if match is not None:
+            return match
+        if search.explain and unifier.best is not None:
+            search.misses.append((unifier.best, root))
+    return None
+
+
+def _first_settled(u: Unifier, pattern: Pattern, region: Region, value: Value, search: Search) -> Match | None:
+    q = Cursor.whole(value)
+    for _ in u.unify(pattern.outputs[0], q):
+        for roots in _other_outputs(u, pattern, [q]):
+            match = settle(u, pattern, region, roots, search)
+            if match is not None:
+                return match
+    return None
+
+
+def _other_outputs(u: Unifier, pattern: Pattern, roots: list[Cursor]) -> Iterator[list[Cursor]]:
+    """Roots for the remaining results: results of nodes already paired, or users of bound values."""
+    k = len(roots)
+    if k == len(pattern.outputs):
+        yield roots
+        return
+    for value in _candidates(u, pattern, pattern.outputs[k]):
+        if any(value is r.atom for r in roots):
+            continue
+        q = Cursor.whole(value)
+        for _ in u.unify(pattern.outputs[k], q):
+            yield from _other_outputs(u, pattern, [*roots, q])
+
+
+def _candidates(u: Unifier, pattern: Pattern, output: Cursor) -> list[Value]:
+    head = open_head(output, u.views)
+    node = getattr(head, "node", None)
+    partner = u.partners.get(id(node)) if node is not None else None
+    if partner is not None:
+        return list(partner.outputs)
+    wanted, found = root_primitives(output), {}
+    level = [o.levels[0].atom for occurrences in u.bindings.values() for o in occurrences]
+    for _ in range(pattern.height):
+        users = [n for v in level for n in v.uses if n is not OUTPUT and n.live]
+        found.update({id(n): n for n in users if n.primitive in wanted})
+        level = [v for n in users for v in n.outputs if n.primitive in PEEL]
+    return [v for n in sorted(found.values(), key=lambda n: n.position) for v in n.outputs]

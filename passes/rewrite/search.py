@@ -1,0 +1,26 @@
+"""Search: what the search for one rule met: counts, refusals, near misses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir.jaxprs import SourceLine
+from ..ir.region import Node
+from .mismatch import Mismatch
+from .rule import GraphRule, Rule
+
+
+@dataclass
+class Search:
+    """What a search for one rule met: counts, and (when explaining) the nearest misses."""
+
+    rule: Rule | GraphRule
+    explain: bool = False
+    tried: int = 0
+    refusals: list[tuple[str, SourceLine]] = field(default_factory=list)
+    misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)  # anchors (by id) that were refused: other rewrites may free them
+
+    def refuse(self, why: str, node: Node) -> None:
+        """Note a lawful no."""
+        self.refusals.append((why, node.source))
