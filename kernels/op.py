@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+source_info_util.register_exclusion(__file__)  # an Op call's source is the line that calls it
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 
@@ -128,7 +130,9 @@ class Op:
         args = tuple(None if a is None else jnp.asarray(a) if not isinstance(a, jax.Array) else a for a in args)
         flat, in_tree = jax.tree.flatten(args)
         signature = Signature(self, in_tree, tuple(sorted(static.items())), ())
-        jaxpr, out_tree = _trace_reference(signature, tuple(jax.typeof(x) for x in flat), jax.sharding.get_abstract_mesh())
+        jaxpr, out_tree = _trace_reference(
+            signature, tuple(jax.typeof(x) for x in flat), jax.sharding.get_abstract_mesh()
+        )
         out = self.primitive.bind(*flat, jaxpr=jaxpr, op=signature, implementation=implementation)
         return jax.tree.unflatten(out_tree, out)
 

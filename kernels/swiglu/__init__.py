@@ -10,7 +10,9 @@ swiglu = Op(
     "swiglu",
     reference.swiglu,
     implementations=(
-        Implementation("tpu_kernel", tpu.swiglu, ("tpu",), tpu.supports, interpreted=partial(tpu.swiglu, interpret=True)),
+        Implementation(
+            "tpu_kernel", tpu.swiglu, ("tpu",), tpu.supports, interpreted=partial(tpu.swiglu, interpret=True)
+        ),
         Implementation("xla", xla.swiglu),
     ),
     cost=cost.cost,

@@ -1,0 +1,108 @@
+"""Times every Op's XLA implementation against its reference on this machine's CPU.
+
+    JAX_PLATFORMS=cpu python tests/benchmarks/ops.py
+    JAX_PLATFORMS=cpu python tests/benchmarks/ops.py --op gated_delta_rule --shape 0.8b --rounds 15
+
+Both run in turns (reference, XLA, reference, XLA, ...), so that a change of the machine's speed meets both; the table
+has medians. `floor` is the Op's FLOPs at the speed of a large square matrix product of the same type on this machine:
+no implementation that does the counted work can be much faster.
+"""
+
+import importlib
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+import jaxsplice.kernels
+
+OP = flags.DEFINE_string("op", "", "Only Ops whose folder name contains this.")
+SHAPE = flags.DEFINE_string("shape", "", "Only shapes whose name contains this; without it, tiny, small and 0.8b.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each implementation.")
+TURN_S = flags.DEFINE_float("turn_s", 0.1, "Length of a turn: as many calls as fit of the slower, at least one.")
+
+QUICK = ("tiny", "small", "0.8b")
+MAX_BYTES = 2 * 2**30
+
+
+def main(argv):
+    """Print the table."""
+    del argv
+    peak = {dtype: gemm_flops_per_s(dtype) for dtype in (jnp.float32, jnp.bfloat16)}
+    print("JAX", jax.__version__, ", ".join(f"{d.__name__} {p / 1e9:.0f} GFLOP/s" for d, p in peak.items()))
+    print(f"{'op':18}{'shape':36}{'reference ms':>14}{'XLA ms':>10}{'ratio':>8}{'floor ms':>10}")
+    for op in ops():
+        for name, (avals, static) in part(op, "shapes").SHAPES.items():
+            work = part(op, "cost").cost(*avals, **static)
+            if not wanted(name) or work["hbm_bytes_read"] > MAX_BYTES:
+                continue
+            function = [getattr(part(op, module), op) for module in ("reference", "xla")]
+            reference_s, xla_s = seconds(function, sample(op, avals, static), static)
+            floor_s = work["flops"] / peak[avals[0].dtype.type]
+            ratio = reference_s / xla_s
+            print(
+                f"{op:18}{name:36}{reference_s * 1e3:14.3f}{xla_s * 1e3:10.3f}{ratio:8.2f}{floor_s * 1e3:10.3f}",
+                flush=True,
+            )
+
+
+def ops() -> list[str]:
+    """Folder names of the Ops that have an XLA implementation."""
+    folders = pathlib.Path(jaxsplice.kernels.__path__[0]).iterdir()
+    return sorted(f.name for f in folders if (f / "xla.py").exists() and OP.value in f.name)
+
+
+def part(op: str, module: str):
+    """A module of an Op's folder."""
+    return importlib.import_module(f"jaxsplice.kernels.{op}.{module}")
+
+
+def wanted(shape: str) -> bool:
+    """Whether the flags ask for a shape of that name."""
+    return SHAPE.value in shape if SHAPE.value else any(word in shape for word in QUICK)
+
+
+def sample(op: str, avals, static) -> list:
+    """Random arguments: the Op's own, or standard normal ones."""
+    rng = np.random.default_rng(0)
+    own = getattr(part(op, "shapes"), "sample", None)
+    if own is not None:
+        return [jnp.asarray(x) for x in own(rng, *avals, **static)]
+    return [None if a is None else jnp.asarray(rng.standard_normal(a.shape), a.dtype) for a in avals]
+
+
+def seconds(functions: list[Callable], args: list, static: dict) -> list[float]:
+    """Median seconds per call of each function, run in turns."""
+    calls = [jax.jit(lambda *args, f=f: f(*args, **static)) for f in functions]
+    slowest_s = 0.0
+    for call in calls:
+        jax.block_until_ready(call(*args))
+        slowest_s = max(slowest_s, turn(call, args, 1))
+    count = max(1, int(TURN_S.value / slowest_s))
+    turns = [[turn(call, args, count) for call in calls] for _ in range(ROUNDS.value)]
+    return [statistics.median(column) for column in zip(*turns)]
+
+
+def turn(call: Callable, args: list, count: int) -> float:
+    """Seconds per call over `count` calls."""
+    start = time.perf_counter()
+    for _ in range(count):
+        jax.block_until_ready(call(*args))
+    return (time.perf_counter() - start) / count
+
+
+def gemm_flops_per_s(dtype, size: int = 2048) -> float:
+    """Speed of a large square matrix product."""
+    x = jnp.ones((size, size), dtype)
+    call = jax.jit(jnp.dot)
+    jax.block_until_ready(call(x, x))
+    return 2 * size**3 / min(turn(call, (x, x), 1) for _ in range(5))
+
+
+if __name__ == "__main__":
+    app.run(main)
