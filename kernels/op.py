@@ -127,14 +127,14 @@ class Op:
         Returns:
             What the reference returns.
         """
-        args = tuple(None if a is None else jnp.asarray(a) if not isinstance(a, jax.Array) else a for a in args)
         flat, in_tree = jax.tree.flatten(args)
+        flat = [a if isinstance(a, jax.Array) else jnp.asarray(a) for a in flat]
         signature = Signature(self, in_tree, tuple(sorted(static.items())), ())
-        jaxpr, out_tree = _trace_reference(
-            signature, tuple(jax.typeof(x) for x in flat), jax.sharding.get_abstract_mesh()
-        )
-        out = self.primitive.bind(*flat, jaxpr=jaxpr, op=signature, implementation=implementation)
-        return jax.tree.unflatten(out_tree, out)
+        traced = _reference(signature).trace(*map(jax.typeof, flat))
+        if len(traced.jaxpr.in_avals) != len(flat):
+            raise TypeError(f"the reference of {self} closes over a traced value; pass that as an argument instead")
+        out = self.primitive.bind(*flat, jaxpr=traced.jaxpr, op=signature, implementation=implementation)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), out)
 
     def named(self, implementation: str) -> Implementation:
         """The implementation of that name; KeyError otherwise."""
@@ -153,6 +153,10 @@ class Signature:
     in_tree: Any
     static: tuple[tuple[str, Any], ...]
     vmaps: tuple[tuple[int | None, ...], ...]  # in_axes of each vmap, innermost first
+    spelling: str = field(init=False, repr=False)  # of the statics: 1, 1.0 and True are equal, as are 0.0 and -0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "spelling", repr(self.static))
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
         """The Op's positional arguments from the operands of one (not vmapped) call."""
@@ -212,19 +216,13 @@ def _vmapped(function: Callable, vmaps) -> Callable:
 
 
 @functools.lru_cache(maxsize=4096)
-def _trace_reference(signature: Signature, avals: tuple, mesh) -> tuple[Any, Any]:
-    """The reference as a closed jaxpr, and the pytree of its results. `mesh` is in the key: it shapes the trace."""
-    del mesh
-    out_tree = None
+def _reference(signature: Signature) -> Any:
+    """The reference as a jitted function of the operands; jit caches by all that shapes a trace (types, x64, mesh)."""
 
-    def flat_reference(*flat):
-        nonlocal out_tree
-        out = signature.op.reference(*signature.arguments(flat), **dict(signature.static))
-        leaves, out_tree = jax.tree.flatten(out)
-        return leaves
+    def reference(*flat):
+        return signature.op.reference(*signature.arguments(flat), **dict(signature.static))
 
-    jaxpr = jax.make_jaxpr(flat_reference)(*avals)
-    return jaxpr, out_tree
+    return jax.jit(reference)
 
 
 # ---------------------------------------------------------------- the primitive's rules
@@ -244,6 +242,8 @@ def _jitted(primitive: Primitive, params: tuple) -> Callable:
 
 
 def _impl(primitive: Primitive, *args, **params):
+    if jax.config.jax_disable_jit:
+        return params["op"].function(params["implementation"], jax.default_backend())(*args)
     return _jitted(primitive, tuple(params.items()))(*args)
 
 

@@ -20,7 +20,7 @@ from .ir.graph import Graph
 from .ir.region import Program
 from .normalize import VIEWS
 from .rewrite.drive import Context, apply_rules
-from .rewrite.rule import STAGES, Rule
+from .rewrite.rule import STAGES, GraphRule, Rule
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Normalize(EditingPass):
 class ApplyRules(EditingPass):
     """Apply rules until nothing more matches. `names` are as asked for; none means all of the stage."""
 
-    rules: tuple[Rule, ...] = field(default=(), repr=False)
+    rules: tuple[Rule | GraphRule, ...] = field(default=(), repr=False)
     names: tuple[str, ...] = ()
 
     def edit(self, program: Program, context: Context) -> None:
@@ -162,7 +162,7 @@ class Library:
         pipelines: pipeline name -> text.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule | GraphRule, ...]
     passes: dict[str, Pass]
     pipelines: dict[str, str]
 
@@ -182,7 +182,7 @@ class Library:
             return passes
         if isinstance(passes, str):
             return Pipeline(tuple(self._parse(self.pipelines.get(passes.strip(), passes))))
-        if isinstance(passes, Pass | Rule):
+        if isinstance(passes, Pass | Rule | GraphRule):
             passes = [passes]
         if not isinstance(passes, Sequence):
             raise PipelineError(
@@ -196,7 +196,7 @@ class Library:
             return self._parse(self.pipelines.get(item.strip(), item))
         if isinstance(item, Pass):
             return [item]
-        if isinstance(item, Rule):
+        if isinstance(item, Rule | GraphRule):
             return [ApplyRules(item.stage, (item,), (item.name,))]
         raise PipelineError(f"a pipeline holds names, Rules and Passes, not {item!r}")
 

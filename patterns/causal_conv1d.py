@@ -85,7 +85,7 @@ def _shapes(batch: int, tokens: int, channels: int, taps: int):
 
 
 _WITH_STATE = [Case(*_shapes(2, t, 6, k)) for k in (4, 3, 2) for t in (9, 3, 2, 1)]
-_WITHOUT = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in (9, 2)]
+_WITHOUT = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in (9, 3, 2)]
 X, W, S = _shapes(2, 9, 6, 4)
 
 
@@ -115,9 +115,9 @@ rules = (
         cases=_WITHOUT,
         priority=1,
         near_misses=[
-            NearMiss(_looks_ahead, X, W, reason=""),
-            NearMiss(_dilated, X, W, reason=""),
-            NearMiss(_full, X, W, reason=""),
+            NearMiss(_looks_ahead, X, W, reason="no slice, reshape and transpose"),
+            NearMiss(_dilated, X, W, reason="another value"),
+            NearMiss(_full, X, W, reason="found conv_general_dilated"),
         ],
     ),
 )

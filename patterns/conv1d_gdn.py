@@ -111,8 +111,8 @@ rules = (
         after=after,
         cases=[Case(*_shapes(t, k, v, d)) for d in (jnp.float32, jnp.bfloat16) for k, v in _HEADS for t in (7, 1)],
         near_misses=[
-            NearMiss(_tiled_heads, *ARGS, reason=""),
-            NearMiss(_unscaled_queries, *ARGS, reason=""),
+            NearMiss(_tiled_heads, *ARGS, reason="found tile"),
+            NearMiss(_unscaled_queries, *ARGS, reason="the number 1"),
         ],
     ),
     _family(

@@ -86,9 +86,9 @@ rule = Rule(
     after,
     cases=[Case(*ARGS)],
     near_misses=[
-        NearMiss(_output_before_write, *ARGS, reason=""),
-        NearMiss(_reads_undecayed, *ARGS, reason=""),
-        NearMiss(_no_correction, *ARGS, reason=""),
+        NearMiss(_output_before_write, *ARGS, reason="another value"),
+        NearMiss(_reads_undecayed, *ARGS, reason="found an input"),
+        NearMiss(_no_correction, *ARGS, reason="wanted sub"),
     ],
     tolerance=2e-6,
     tolerance_reason="the oracle's limit for this operator",

@@ -47,8 +47,8 @@ rule = Rule(
     after,
     cases=[Case(X, W, X, eps=1e-6), Case(BX, W, BX, eps=1e-6)],
     near_misses=[
-        NearMiss(_gate_first, X, W, X, reason=""),
-        NearMiss(_sigmoid_gate, X, W, X, reason="factors"),
+        NearMiss(_gate_first, X, W, X, reason="another value"),
+        NearMiss(_sigmoid_gate, X, W, X, reason="another value"),
     ],
     benefit="one pass over x and z",
     priority=3,

@@ -74,7 +74,7 @@ rules = (
         sample=sample,
         near_misses=[
             NearMiss(_other_groups, X, W, W, SIZES, reason="another value"),
-            NearMiss(_masked, X, W, W, SIZES, reason=""),
+            NearMiss(_masked, X, W, W, SIZES, reason="wanted ragged_dot_general, found select_n"),
         ],
     ),
     _family(
@@ -85,11 +85,11 @@ rules = (
         cases=[Case(XE, W, W, precision=None)],
         near_misses=[
             NearMiss(
-                lambda x, a, b: jax.nn.silu(jnp.einsum("etd,edf->etf", x, a)) * jnp.einsum("etd,edf->etf", x, b[::-1]),
+                lambda x, a, b: jax.nn.silu(jnp.einsum("etd,edf->etf", x, a)) * jnp.einsum("etd,edf->etf", x[::-1], b),
                 XE,
-                Shape((4, 16, 32), jnp.float32),
-                Shape((4, 16, 32), jnp.float32),
-                reason="",
+                W,
+                W,
+                reason="another value",
             )
         ],
     ),

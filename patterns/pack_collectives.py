@@ -30,17 +30,26 @@ def find(region, refuse):
     groups: dict = {}
     for node in gathers:
         key = (axis_names(node), node.params["axis_size"])
-        if _packable(node):
+        why = _unpackable(node)
+        if why is None:
             groups.setdefault(key, []).append(node)
+        else:
+            refuse(why, node)
     for (axes, size), nodes in groups.items():
+        if len(nodes) == 1:
+            refuse(f"only one small all_gather over {axes}: there is nothing to pack it with", nodes[0])
         for group in _independent(sorted(nodes, key=lambda n: n.position), refuse):
             yield _candidate(group, axes, size)
 
 
-def _packable(node) -> bool:
+def _unpackable(node) -> str | None:
+    """Why an all_gather travels alone."""
     aval = node.inputs[0].aval
-    bits = 8 * aval.dtype.itemsize
-    return aval.size * max(aval.dtype.itemsize, 4) <= MAX_BYTES and bits <= 32 and aval.dtype.kind in "iufbV"
+    if aval.dtype.itemsize > 4 or aval.dtype.kind not in "iufbV":
+        return f"{aval.dtype} does not fit into 32 bits"
+    if aval.size * 4 > MAX_BYTES:
+        return f"too large to pack: {aval.size * 4:,} bytes per device, at most {MAX_BYTES:,}"
+    return None
 
 
 def _independent(nodes, refuse):
@@ -109,7 +118,7 @@ def _from_bits(bits, like, dimension: int, tiled: bool):
 
 
 def _token_routing(x, ids, weights):
-    gather = lambda a: lax.all_gather(a, "x", axis=0, tiled=True)  # noqa: E731
+    gather = lambda a: lax.all_gather(a, "x", axis=0, tiled=True)
     return gather(x), gather(ids), gather(weights)
 
 
@@ -140,8 +149,8 @@ rule = GraphRule(
     ],
     near_misses=[
         NearMiss(_chain, IDS, WEIGHTS, reason="depends on another", axis_sizes=AXES),
-        NearMiss(_two_axes, IDS, WEIGHTS, reason="", axis_sizes={"x": 4, "y": 2}),
-        NearMiss(_two_large, LARGE, LARGE, reason="", axis_sizes=AXES),
+        NearMiss(_two_axes, IDS, WEIGHTS, reason="only one small all_gather", axis_sizes={"x": 4, "y": 2}),
+        NearMiss(_two_large, LARGE, LARGE, reason="too large", axis_sizes=AXES),
     ],
     benefit="one collective launch and link latency less per layer",
 )

@@ -4,7 +4,8 @@
 
 Pays: one read of x and one write in any surroundings, and a node that kernels can absorb (norm + projection).
 Source: Zhang and Sennrich 2019; zero-centred weights are Gemma's and Qwen3.5's.
-Limits: normalises the last axis; no bias; epsilon inside the root, added to the mean.
+Limits: normalises the last axis; no bias; epsilon inside the root, added to the mean. A layer norm (the same of a
+centred value) is left alone.
 """
 
 from functools import partial
@@ -42,6 +43,12 @@ def after_zero_centred(x, w, *, eps):
     return rms_norm(x, w, eps=eps, zero_centred=True)
 
 
+def layer_norm(x, w, *, eps):
+    """The same of a centred value."""
+    y = x.astype(jnp.float32)
+    return before(y - jnp.mean(y, axis=-1, keepdims=True), w, eps=eps).astype(x.dtype)
+
+
 X, W = Shape((8, 32), jnp.float32), Shape((32,), jnp.float32)
 BX, BW = Shape((8, 32), jnp.bfloat16), Shape((32,), jnp.bfloat16)
 
@@ -66,6 +73,7 @@ def _weight_of_rows(x, w):
 _family = partial(
     Rule,
     "rms-norm",
+    unless={"a layer norm": layer_norm},
     cases=[Case(X, W, eps=1e-6), Case(BX, BW, eps=1e-6)],
     benefit="one pass over x; kernels can absorb it",
 )
@@ -77,7 +85,7 @@ rules = (
         priority=1,
         near_misses=[
             NearMiss(_l2_normalised, X, W, reason="the number"),
-            NearMiss(_layer_norm, X, W, reason="does not apply to the value x"),
+            NearMiss(_layer_norm, X, W, reason="this is a layer norm"),
             NearMiss(_other_axis, X, W, reason="axis"),
             NearMiss(_weight_of_rows, X, W, reason="axis"),
         ],

@@ -74,9 +74,9 @@ rules = (
     _family(
         before=before,
         near_misses=[
-            NearMiss(_not_normalised, X, reason=""),
-            NearMiss(_sigmoid_scores, X, reason=""),
-            NearMiss(_biased_choice, X, reason=""),
+            NearMiss(_not_normalised, X, reason="nothing in this program resembles"),
+            NearMiss(_sigmoid_scores, X, reason="wanted exp, found logistic"),
+            NearMiss(_biased_choice, X, reason="wanted top_k"),
             NearMiss(_scaled, X, reason="the number 2.5"),
         ],
     ),

@@ -27,6 +27,16 @@ def after(x, w_gate, w_up, *, precision):
     return swiglu(x, w_gate, w_up, precision=precision)
 
 
+def _one_product(x, a):
+    gate = x @ a
+    return jax.nn.silu(gate) * gate
+
+
+def _gate_returned(x, a, b):
+    gate = x @ a
+    return jax.nn.silu(gate) * (x @ b), gate
+
+
 X, W = Shape((8, 16), jnp.float32), Shape((16, 32), jnp.float32)
 
 rule = Rule(
@@ -41,9 +51,9 @@ rule = Rule(
         NearMiss(
             lambda x, a, b: (x @ a) * jax.nn.sigmoid(1.702 * (x @ a)) * (x @ b), X, W, W, reason="the number 1.702"
         ),
-        NearMiss(lambda x, a, b: jax.nn.silu(x @ a) * (x @ b).sum(-1, keepdims=True), X, W, W, reason="sum"),
-        NearMiss(lambda x, a: jax.nn.silu(x @ a) * (x @ a), X, W, reason="more factors"),
-        NearMiss(lambda x, a, b: (jax.nn.silu(x @ a) * (x @ b), x @ a), X, W, W, reason="also used by the result"),
+        NearMiss(lambda x, a, b: jax.nn.silu(x @ a) * (x @ b).sum(-1, keepdims=True), X, W, W, reason="other parameters"),
+        NearMiss(_one_product, X, W, reason="already plays another part"),
+        NearMiss(_gate_returned, X, W, W, reason="also used by the result"),
     ],
     benefit="HBM: both projections' results stay on chip",
 )

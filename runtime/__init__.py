@@ -1,0 +1,1 @@
+"""User entry points: optimize, compile, explain, dumps, generation, the command line."""

@@ -42,7 +42,7 @@ class Compiled:
         return f"<Compiled {self.result.before.name}: {self.result.report.counts}>"
 
 
-def compile(  # noqa: A001 - the public name
+def compile(
     program: Callable | Result,
     *args,
     mesh: Mesh | None = None,
@@ -62,8 +62,8 @@ def compile(  # noqa: A001 - the public name
         program: a function, or the Result of an earlier rewrite.
         *args: arrays or `jax.ShapeDtypeStruct`s (none are needed for a Result).
         mesh: devices; PartitionSpecs in the shardings refer to it.
-        in_shardings: one Sharding or PartitionSpec per argument, or a pytree prefix, as in `jax.jit`; replicated over the
-            mesh when None.
+        in_shardings: one Sharding or PartitionSpec per argument, or a pytree prefix, as in `jax.jit`; replicated over
+            the mesh when None.
         out_shardings: likewise for the result; chosen by the compiler when None.
         donate_argnums: arguments whose memory may be reused (caches).
         passes: pipeline, as in `jaxsplice.optimize`.
@@ -118,7 +118,9 @@ def _shardings(tree: Any, mesh: Mesh | None) -> Any:
             raise JaxspliceError(f"a sharding is a jax.sharding.Sharding or a PartitionSpec, not {leaf!r}")
         if mesh is None:
             raise JaxspliceError(f"{leaf} refers to mesh axes: give mesh= as well, or a NamedSharding")
-        unknown = [n for part in leaf for n in (part if isinstance(part, tuple) else (part,)) if n and n not in mesh.shape]
+        unknown = [
+            n for part in leaf for n in (part if isinstance(part, tuple) else (part,)) if n and n not in mesh.shape
+        ]
         if unknown:
             raise JaxspliceError(f"{leaf} names axes {unknown}; the mesh has {tuple(mesh.shape)}")
         return NamedSharding(mesh, leaf)

@@ -14,8 +14,9 @@ from .library import library
 from .rewrite import trace
 from .target import Target
 
+_REFUSED = 10**6  # depth of a whole pattern that was found and declined; one that failed its proof counts more
 _HINTS = {  # what was found -> what the user may do
-    "another value than the one this argument is bound to": "the two operands differ: is one of them changed on the way?",
+    "another value than the one this argument is bound to": "the operands differ: is one changed on the way?",
     "a product with more factors": "something else is multiplied in between; multiply before or after instead",
     "a sum with more addends": "something else is added in between (a bias?)",
     "an operation that already plays another part of the pattern": "the rule needs two separate operations here",
@@ -146,7 +147,7 @@ def _misses(name: str, context: Context) -> list[Miss]:
     if search is None:
         return []
     matched = {(row.rule, str(row.source)) for row in context.report.rows}
-    refused = [Miss(name, source, 10**6, why) for why, source in search.refusals]
+    refused = [Miss(name, source, _REFUSED + why.startswith("match"), why) for why, source in search.refusals]
     partial = [
         Miss(
             name,

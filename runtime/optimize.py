@@ -108,7 +108,7 @@ def optimize(
 
     Args:
         fn: any function JAX can trace; when None, a decorator is returned.
-        target: hardware to choose implementations for ("cpu", "gpu", "tpu7x", "tpu7x:2x2x1", ...); this machine's when None.
+        target: hardware to choose implementations for ("cpu", "gpu", "tpu7x", "tpu7x:2x2x1"); None: this machine's.
         passes: pipeline: a name, text, or a list of names, Rules and Passes.
         verify: "auto", "strict" or "off"; see `jaxsplice.rewrite`.
         static_argnums: as in `jax.jit`.
@@ -155,7 +155,9 @@ def _static_positions(fn: Callable, argnums, argnames):
     argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
     try:
         names = [
-            p.name for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            p.name
+            for p in inspect.signature(fn).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):
         return argnums or None, argnames or None

@@ -168,7 +168,9 @@ def rewrite(
 @functools.singledispatch
 def as_result(program: Any, *args, **options) -> Result:
     """A Result from a function with arguments, a Graph, or a Result itself."""
-    passes, target, verify = (options.pop(k, d) for k, d in (("passes", "default"), ("target", None), ("verify", "auto")))
+    passes, target, verify = (
+        options.pop(k, d) for k, d in (("passes", "default"), ("target", None), ("verify", "auto"))
+    )
     return rewrite(trace(program, *args, **options), passes, target, verify)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ..errors import VerifyError
 from . import jaxprs
 from .jaxprs import DropVar, Literal
@@ -22,10 +24,7 @@ def verify_graph(jaxpr, what: str = "the graph") -> None:
     Raises:
         VerifyError: with the first broken invariant and the equation's source line.
     """
-    body = jaxprs.open_jaxpr(jaxpr)
-    if jaxprs.is_closed(jaxpr) and len(jaxprs.consts_of(jaxpr)) not in (0, len(body.constvars)):
-        raise VerifyError(f"{what}: {len(body.constvars)} constants but {len(jaxprs.consts_of(jaxpr))} values")
-    _verify_scopes(body, set(), what)
+    _verify_scopes(jaxpr, what)
     try:
         jaxprs.check(jaxpr)
     except (jaxprs.JaxprTypeError, TypeError, ValueError) as error:
@@ -55,11 +54,12 @@ def same_aval(a, b) -> bool:
     )
 
 
-def _verify_scopes(body, outer: set, what: str) -> None:
-    stack = [body]
+def _verify_scopes(jaxpr, what: str) -> None:
+    stack, seen = [jaxpr], {id(jaxpr)}
     while stack:  # iterative: regions may be nested deeper than Python likes
-        current = stack.pop()
-        defined = set()
+        _verify_constants(stack[-1], what)
+        current = jaxprs.open_jaxpr(stack.pop())
+        inputs, defined = {*current.constvars, *current.invars}, set()
         for var in [*current.constvars, *current.invars]:
             _define(var, defined, what, "argument")
         effects = {type(e) for e in current.effects}
@@ -72,12 +72,25 @@ def _verify_scopes(body, outer: set, what: str) -> None:
             for var in eqn.outvars:
                 if not isinstance(var, DropVar):
                     _define(var, defined, what, f"{eqn.primitive.name} at {jaxprs.source_line(eqn)}")
-            if any(type(e) not in effects for e in eqn.effects):
+            if any(type(e) not in effects for e in jaxprs.visible_effects(eqn.effects, inputs)):
                 raise VerifyError(f"{what}: an effect of {eqn.primitive.name} is missing on its jaxpr")
-            stack.extend(jaxprs.open_jaxpr(c.jaxpr) for c in jaxprs.children(eqn))
+            inner = [c.jaxpr for c in jaxprs.children(eqn)]
+            stack += [j for j in inner if id(j) not in seen]  # JAX shares jaxprs between calls
+            seen.update(map(id, inner))
         for atom in current.outvars:
             if type(atom) is not Literal and atom not in defined:
                 raise VerifyError(f"{what}: the result reads undefined {atom}")
+
+
+def _verify_constants(jaxpr, what: str) -> None:
+    if not jaxprs.is_closed(jaxpr):
+        return
+    variables, values = jaxprs.open_jaxpr(jaxpr).constvars, jaxprs.consts_of(jaxpr)
+    if len(variables) != len(values):
+        raise VerifyError(f"{what}: {len(variables)} constants but {len(values)} values")
+    for var, value in zip(variables, values):
+        if value is None or np.shape(value) != getattr(var.aval, "shape", np.shape(value)):
+            raise VerifyError(f"{what}: constant {var.aval} has the value {value!r:.40}")
 
 
 def _define(var, defined: set, what: str, who: str) -> None:

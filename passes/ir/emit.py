@@ -6,7 +6,7 @@ from typing import Any
 
 from . import jaxprs
 from .jaxprs import DropVar, Literal, Var
-from .region import Node, Region, Site, Value
+from .region import OUTPUT, Node, Region, Site, Value
 
 
 def emit(region: Region):
@@ -54,14 +54,15 @@ class _Body:
         self.names: dict[Value, Any] = {}
         self.eqns: list[Any] = []
         self.emitted: set[int] = set()
-        self.before: dict[int, Node] = {}  # effectful node -> the effectful node that must come first
+        self.before: dict[int, Node | Site] = {}  # unit with an effect -> the one that must come first
 
     def jaxpr(self):
         region = self.region
         for value in region.inputs:
             self.names[value] = value.var
-        new_consts = self._name_consts()
         nodes = sorted((n for n in region.nodes if n.live), key=lambda n: n.position)
+        self._dissolve_stale_calls(nodes)
+        new_consts = self._name_consts()
         self._chain_effects(nodes)
         for node in nodes:
             self._visit(node)
@@ -69,27 +70,46 @@ class _Body:
         return jaxprs.rebuild(region.jaxpr, eqns=self.eqns, outvars=outvars, new_consts=new_consts)
 
     def _name_consts(self) -> list[tuple[Any, Any]]:
-        """Constants keep their constvar; those of dissolved calls become constvars or, in an open jaxpr, literals."""
+        """Constants keep their constvar; those of dissolved calls become constvars or, where none may be, literals."""
         own = set(jaxprs.open_jaxpr(self.region.jaxpr).constvars)
-        closed = jaxprs.is_closed(self.region.jaxpr)
+        takes = jaxprs.takes_consts(self.region.jaxpr, {n.primitive for n, _ in self.region.callers})
         new = []
         for value in self.region.consts:
             if value.var in own:
                 self.names[value] = value.var
-            elif closed and self.region.is_used(value):
+            elif takes and self._is_read(value):
                 self.names[value] = var = Var(value.aval)
                 new.append((var, value.role[1]))
             else:
                 self.names[value] = jaxprs.literal(value.role[1], value.aval)
         return new
 
+    def _is_read(self, value: Value) -> bool:
+        """Whether an equation that is emitted by itself reads a value, or the region returns it."""
+        return any(u is OUTPUT or (u.live and self._unit(u) is u) for u in value.uses)
+
+    def _dissolve_stale_calls(self, nodes: list[Node]) -> None:
+        """A call that would still be handed the result of a removed node, which nothing in it reads, is taken apart."""
+        seen: set[int] = set()
+        for node in nodes:
+            site = node.site
+            while site is not None and id(site) not in seen:
+                seen.add(id(site))
+                if any(type(a) is Value and a.node is not None and not a.node.live for a in site.inputs):
+                    site.touch()
+                site = site.parent
+
     def _chain_effects(self, nodes: list[Node]) -> None:
-        last = None
+        last, chained = None, set()
         for node in nodes:
             if node.eqn.effects and jaxprs.ordering_effects(node.eqn):
+                unit = self._unit(node)
+                if id(unit) in chained:
+                    continue
                 if last is not None:
-                    self.before[id(node)] = last
-                last = node
+                    self.before[id(unit)] = last
+                chained.add(id(unit))
+                last = unit
 
     # ------------------------------------------------------------ order
     def _visit(self, node: Node) -> None:
@@ -124,8 +144,8 @@ class _Body:
         for a in unit.inputs:
             if type(a) is Value and a.node is not None and a not in self.names:
                 yield self._unit(a.node)
-        if type(unit) is Node and id(unit) in self.before:
-            yield self._unit(self.before[id(unit)])
+        if id(unit) in self.before:
+            yield self.before[id(unit)]
 
     # ------------------------------------------------------------ equations
     def _atom(self, a):

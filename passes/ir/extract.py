@@ -20,6 +20,9 @@ def extract(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Va
 
     Returns:
         A closed jaxpr; constants that the nodes read are its constants.
+
+    Raises:
+        ValueError: a node reads a value that is none of these.
     """
     env: dict[Value, Any] = {}
     invars = [Var(v.aval) for v in inputs]
@@ -31,6 +34,8 @@ def extract(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Va
         if type(atom) is Literal:
             return atom
         if atom not in env:
+            if atom.node is not None or atom.role[0] != "const":
+                raise ValueError(f"{atom} is neither among the inputs nor made by the nodes nor a constant")
             env[atom] = var = Var(atom.aval)
             consts.append((var, atom.role[1]))
         return env[atom]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 from jax.extend import source_info_util
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 Var, Literal, DropVar, Primitive = jex.Var, jex.Literal, jex.DropVar, jex.Primitive
 Jaxpr, ClosedJaxpr, Eqn = jex.Jaxpr, jex.ClosedJaxpr, jex.JaxprEqn
@@ -41,7 +41,7 @@ def consts_of(jaxpr) -> Sequence[Any]:
 def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
     """A closed jaxpr from an open one and the values of its constvars."""
     if ONE_JAXPR_CLASS:
-        return jaxpr.with_consts(tuple(consts)) if tuple(consts) != tuple(jaxpr.consts) else jaxpr
+        return jaxpr.with_consts(tuple(consts)) if consts or jaxpr.consts else jaxpr
     return ClosedJaxpr(jaxpr, consts)
 
 
@@ -58,7 +58,8 @@ def rebuild(jaxpr, *, eqns, outvars=None, new_consts: Sequence[tuple[Var, Any]] 
         The new jaxpr; invars, debug info and names are kept.
     """
     body = open_jaxpr(jaxpr)
-    effects = body.effects.union(*(e.effects for e in eqns)) if eqns else body.effects
+    inputs = {*body.invars, *body.constvars}
+    effects = body.effects.union(*(visible_effects(e.effects, inputs) for e in eqns)) if eqns else body.effects
     changes: dict[str, Any] = {"eqns": list(eqns), "effects": effects}
     if outvars is not None:
         changes["outvars"] = list(outvars)
@@ -172,10 +173,11 @@ def inlinable_call(eqn: Eqn):
     """The jaxpr of a call-like equation whose border means nothing, else None.
 
     A jit with shardings, donation or compiler options keeps its border. A custom_jvp_call is dissolved only when it is
-    JAX's own (softplus, relu): a user's derivative may differ on purpose. custom_vjp_call always keeps its border.
+    JAX's own (softplus, relu): a user's derivative may differ on purpose. custom_vjp_call always keeps its border, and
+    so does a call that works on references: its effects name its own variables.
     """
     name = eqn.primitive.name
-    if name not in CALL_NAMES:
+    if name not in CALL_NAMES or any(_is_on_reference(e) for e in eqn.effects):
         return None
     params = eqn.params
     if name in ("jit", "pjit"):
@@ -203,6 +205,15 @@ def _is_jax_own(traced) -> bool:
 def ordering_effects(eqn: Eqn) -> bool:
     """Whether the equation has an effect that must keep its place (prints, callbacks, refs, ordered tokens)."""
     return any(type(e).__name__ not in _ORDINARY_EFFECTS for e in eqn.effects)
+
+
+def visible_effects(effects, inputs) -> set[Any]:
+    """Effects that show on a jaxpr with these inputs: all but those on references that are made inside it."""
+    return {e for e in effects if getattr(e, "input", None) is None or e.input in inputs}
+
+
+def _is_on_reference(effect) -> bool:
+    return hasattr(effect, "input") or type(effect).__name__ == "InternalMutableArrayEffect"
 
 
 def is_ref(aval) -> bool:
@@ -294,8 +305,9 @@ def ambient_axes() -> tuple[tuple[str, int], ...]:
 
 
 def _argument(aval):
-    """What make_jaxpr accepts for an abstract value: one that varies over manual axes as it is."""
-    if varying_axes(aval) is not None:
+    """What make_jaxpr accepts for an abstract value; one whose type knows a mesh is passed as it is."""
+    sharding = getattr(aval, "sharding", None)
+    if varying_axes(aval) is not None or (isinstance(sharding, NamedSharding) and not sharding.mesh.empty):
         return aval
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
@@ -319,6 +331,11 @@ def is_scalar_literal(atom) -> bool:
 def is_closed(jaxpr) -> bool:
     """Whether a jaxpr can hold constants' values."""
     return ONE_JAXPR_CLASS or isinstance(jaxpr, ClosedJaxpr)
+
+
+def takes_consts(jaxpr, owners: set[str]) -> bool:
+    """Whether constvars may be added to a jaxpr that equations of these primitives hold (none: a whole program)."""
+    return is_closed(jaxpr) and owners.isdisjoint({"shard_map", "remat2", "checkpoint"})
 
 
 def new_jaxpr(constvars, invars, outvars, eqns, effects) -> Jaxpr:

@@ -6,11 +6,12 @@ JAX shares between two calls gives two sets of Values. A region nobody edited em
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import jaxprs
+from .check import same_aval
 from .jaxprs import Literal
 
 INLINE_EQNS = 64  # calls up to this size are seen through wherever they occur; larger ones only when called once
@@ -75,12 +76,17 @@ class Node:
         return self.eqn.params
 
     @property
+    def origin(self) -> Any:
+        """The equation whose source is the user's: its own, or that of the call around it when it is a library's."""
+        eqn, site = self.eqn, self.site
+        while site is not None and not jaxprs.source_line(eqn).file:
+            eqn, site = site.eqn, site.parent
+        return eqn
+
+    @property
     def source(self) -> jaxprs.SourceLine:
-        """The user's line that made it; that of the call around it when it is inside a library's function."""
-        line, site = jaxprs.source_line(self.eqn), self.site
-        while not line.file and site is not None:
-            line, site = jaxprs.source_line(site.eqn), site.parent
-        return line
+        """The user's line that made it."""
+        return jaxprs.source_line(self.origin)
 
     def children(self) -> list[Region]:
         """The regions inside this node (scan body, branches, shard_map body, ...), built when first asked for."""
@@ -124,7 +130,7 @@ class Program:
     def __init__(self, jaxpr):
         self._regions: dict[Any, Region] = {}
         self._sizes: dict[int, int] = {}
-        self.root = Region(self, jaxpr, None, None, Surroundings(ambient=jaxprs.ambient_axes()))
+        self.root = Region(self, jaxpr, None, Surroundings(ambient=jaxprs.ambient_axes()))
 
     def region_of(self, child: jaxprs.Child, node: Node) -> Region:
         """The region of one nested jaxpr of a node."""
@@ -136,8 +142,8 @@ class Program:
         key = (id(child.jaxpr), around)
         region = self._regions.get(key)
         if region is None:
-            region = self._regions[key] = Region(self, child.jaxpr, node, child, around)
-        region.callers.append(node)
+            region = self._regions[key] = Region(self, child.jaxpr, node, around)
+        region.callers.append((node, child))
         return region
 
     def flat_size(self, jaxpr) -> int:
@@ -166,9 +172,9 @@ class Program:
 class Region:
     """One jaxpr in use-def form. `nodes` are in program order; dead ones stay in the list with `live` False."""
 
-    def __init__(self, program: Program, jaxpr, parent: Node | None, child, around: Surroundings):
-        self.program, self.jaxpr, self.parent, self.child, self.around = program, jaxpr, parent, child, around
-        self.callers: list[Node] = []
+    def __init__(self, program: Program, jaxpr, parent: Node | None, around: Surroundings):
+        self.program, self.jaxpr, self.parent, self.around = program, jaxpr, parent, around
+        self.callers: list[tuple[Node, jaxprs.Child]] = []
         self.nodes: list[Node] = []
         self.by_primitive: dict[str, list[Node]] = {}
         self.changed = False
@@ -273,14 +279,14 @@ class Region:
             site = site.parent
 
     def redirect(self, old: Value, new: Atom) -> None:
-        """Let all users of `old` use `new`."""
+        """Let all users of `old` use `new`. Calls that `old` enters stay whole; those it is made in are dissolved."""
+        self._expose(new)
+        _rewire_calls(old, new)
         for node in old.uses:
             if node is OUTPUT:
                 self.outputs = [new if o is old else o for o in self.outputs]
             elif node.live:
                 node.inputs = [new if a is old else a for a in node.inputs]
-                if node.site is not None:
-                    node.site.touch()
             if type(new) is Value:
                 new.uses.append(node)
         old.uses = []
@@ -305,20 +311,12 @@ class Region:
     @property
     def trips(self) -> int | None:
         """Times this region runs per run of the root region; None when not known."""
-        if self.parent is None:
-            return 1
-        total = 0
-        for node in self.callers:
-            outer, own = node.region.trips, self.child.trips
-            if outer is None or own is None:
-                return None
-            total += outer * own
-        return total
+        return _times(self, lambda child: child.trips, {})
 
     @property
     def sites(self) -> int:
         """Places in the program where this region's text stands, loops counted once."""
-        return 1 if self.parent is None else sum(n.region.sites for n in self.callers)
+        return _times(self, lambda child: 1, {})
 
 
 class _Output:
@@ -328,6 +326,33 @@ class _Output:
 
 
 OUTPUT: Any = _Output()
+
+
+def _rewire_calls(old: Value, new: Atom) -> None:
+    """Hand `new` to the calls that `old` enters, which so stay whole (relu keeps its derivative)."""
+    seen: set[int] = set()
+    for node in old.uses:
+        site = node.site if node is not OUTPUT and node.live else None
+        while site is not None and id(site) not in seen:
+            seen.add(id(site))
+            if same_aval(old.aval, new.aval) and any(a is old for a in site.inputs):
+                site.inputs = [new if a is old else a for a in site.inputs]
+            else:
+                site.touch()
+            site = site.parent
+
+
+def _times(region: Region, of_call: Callable[[jaxprs.Child], int | None], known: dict[int, int | None]) -> int | None:
+    """Sum over all ways from the root to a region of the product over their calls; each region is summed up once."""
+    if region.parent is None:
+        return 1
+    if id(region) not in known:
+        total: int | None = 0
+        for node, child in region.callers:
+            outer, own = _times(node.region, of_call, known), of_call(child)
+            total = None if total is None or outer is None or own is None else total + outer * own
+        known[id(region)] = total
+    return known[id(region)]
 
 
 def _call_counts(body) -> dict[int, int]:

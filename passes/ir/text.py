@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ _HIDDEN = {  # parameters that say nothing about the numbers, or differ between 
     "_split_transpose", "prevent_cse", "differentiated", "newly_manual_axes", "op", "jaxpr", "call_jaxpr", "branches",
     "cond_jaxpr", "body_jaxpr", "update_jaxpr", "update_consts", "call", "dimensions_none", "out_dtype",
 }  # fmt: skip
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from run to run
 _DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 
@@ -34,11 +36,12 @@ def dtype_name(dtype) -> str:
 
 
 def type_text(aval) -> str:
-    """`f32[8,16]`; a trailing `~` marks a weak type."""
+    """`f32[8,16]`; a trailing `~` marks a weak type, `ref` before it a mutable reference."""
     if not hasattr(aval, "shape"):
         return str(aval)
     weak = "~" if getattr(aval, "weak_type", False) else ""
-    return f"{dtype_name(aval.dtype)}[{','.join(map(str, aval.shape))}]{weak}"
+    ref = "ref " if jaxprs.is_ref(aval) else ""
+    return f"{ref}{dtype_name(aval.dtype)}[{','.join(map(str, aval.shape))}]{weak}"
 
 
 class Names(dict):
@@ -66,7 +69,6 @@ def to_text(graph: Graph, names: Names | None = None, sources: bool = False) -> 
     closed = graph.to_jaxpr()
     body = jaxprs.open_jaxpr(closed)
     lines = [f"{graph.name}({_params_text(body.invars, names)}) {{"]
-    lines += [f"  const {names.of(v)}: {type_text(v.aval)}" for v in body.constvars]
     lines += _body(body, names, "  ", sources)
     return "\n".join([*lines, "}"])
 
@@ -76,17 +78,19 @@ def _params_text(invars, names: Names) -> str:
 
 
 def _body(body, names: Names, indent: str, sources: bool) -> Iterator[str]:
+    yield from (f"{indent}const {names.of(v)}: {type_text(v.aval)}" for v in body.constvars)
     for eqn in body.eqns:
         yield from _equation(eqn, names, indent, sources)
-    yield f"{indent}return {', '.join(_atom(v, names) for v in body.outvars)}"
+    yield f"{indent}return {', '.join(_atom(v, names) for v in body.outvars)}".rstrip()
 
 
 def _equation(eqn, names: Names, indent: str, sources: bool) -> Iterator[str]:
     operands = ", ".join(_atom(a, names) for a in eqn.invars)
     results = ", ".join(f"{names.of(v)}: {type_text(v.aval)}" for v in eqn.outvars)
+    made = f"{results} = " if eqn.outvars else ""
     inner = jaxprs.children(eqn)
     where = f"  # {jaxprs.source_line(eqn)}" if sources else ""
-    head = f"{indent}{results} = {eqn.primitive.name}({operands}){_params(eqn)}"
+    head = f"{indent}{made}{eqn.primitive.name}({operands}){_params(eqn)}"
     yield f"{head} {{{where}" if inner else head + where
     for child in inner:
         nested = jaxprs.open_jaxpr(child.jaxpr)
@@ -116,6 +120,8 @@ def _params(eqn) -> str:
         parts = jaxprs.scan_parts(eqn)
         shown = {"length": parts.length, "consts": parts.consts, "carry": parts.carry}
         shown |= {"reverse": True} if parts.reverse else {}
+    if "policy" in shown:
+        shown["policy"] = "given"  # an object in some versions of JAX, a function in others
     if not shown:
         return ""
     return " {" + ", ".join(f"{k}={param_text(v)}" for k, v in sorted(shown.items())) + "}"
@@ -139,7 +145,7 @@ def param_text(value: Any) -> str:
         return "(" + ",".join(f"{k}={param_text(v)}" for k, v in zip(value._fields, value) if not _is_default(v)) + ")"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
-    return str(value).replace("\n", " ")
+    return _ADDRESS.sub("", str(value)).replace("\n", " ")
 
 
 class Diff:

@@ -27,15 +27,12 @@ def _pull_constants(head: Sum, views) -> Term:
         return head
     coefficient, factors = fold_numbers(body, views)
     if len(factors) == 1 and factors[0][1] == 1.0:
-        inner = factors[0][0]
-        nested = open_head(inner, views)
-        if type(nested) is Sum:
-            head = Sum((*head.labels, *nested.labels), nested.body, head.node, head.index)
-        else:
-            head = head._replace(body=inner)
+        inner = _pull_constants(head._replace(body=factors[0][0]), views)
     else:
-        head = head._replace(body=Prod(1.0, tuple(factors), body.node))
-    return head if coefficient == 1.0 else Prod(coefficient, ((head, 1.0),), head.node)
+        inner = head._replace(body=Prod(1.0, tuple(factors), body.node))
+    if type(inner) is Prod:
+        return inner._replace(coefficient=coefficient * inner.coefficient)
+    return inner if coefficient == 1.0 else Prod(coefficient, ((inner, 1.0),), head.node)
 
 
 def fold_numbers(product: Prod, views) -> tuple[float, list[Factor]]:
@@ -44,7 +41,7 @@ def fold_numbers(product: Prod, views) -> tuple[float, list[Factor]]:
     for term, exponent in product.factors:
         head = expand(term, views)
         if type(head) is Const:
-            coefficient *= _power(head.value, exponent)
+            coefficient *= number_power(head.value, exponent)
             continue
         factor, term, exponent = respell(1.0, term, exponent, views)
         coefficient *= factor
@@ -52,25 +49,43 @@ def fold_numbers(product: Prod, views) -> tuple[float, list[Factor]]:
     return coefficient, rest
 
 
-def _power(base: float, exponent: float) -> float:
+def number_power(base: float, exponent: float) -> float:
+    """A number to a power; not a number where there is no finite real one."""
+    if type(base) is not complex and base < 0 and not float(exponent).is_integer():
+        return float("nan")
     try:
         return base**exponent
     except (ZeroDivisionError, OverflowError):
         return float("nan")
 
 
+def raised(product: Prod, exponent: float, views: frozenset[str]) -> tuple[float, list[Factor]] | None:
+    """A product to a power as (coefficient, factors); None where that is no equation for factors of either sign.
+
+    A whole power goes to the factors. A root does not always: `sqrt(x**2)` is |x|, and `sqrt(x * y)` is a number where
+    neither `sqrt(x)` nor `sqrt(y)` is one.
+    """
+    number, factors = fold_numbers(product, views)
+    if not float(exponent).is_integer():
+        signed = sum(e % 2 == 1 for _, e in factors)
+        hides_sign = any(e % 2 == 0 and e * exponent % 2 != 0 for _, e in factors)
+        if type(number) is complex or number < 0 or signed > 1 or hides_sign:
+            return None
+    return number_power(number, exponent), [(term, e * exponent) for term, e in factors]
+
+
 def whole_product(term: Term, views: frozenset[str]) -> tuple[float, list[Factor]]:
-    """All factors of a term, none of them a product: (coefficient, [(term, exponent)]), equal factors merged."""
+    """All factors of a term: (coefficient, [(term, exponent)]), equal factors merged; products only under roots."""
     coefficient, queue, out = 1.0, [(term, 1.0)], {}
     while queue:
         item, exponent = queue.pop(0)
         head = open_head(item, views)
+        opened = raised(head, exponent, views) if type(head) is Prod else None
         if type(head) is Const:
-            coefficient *= _power(head.value, exponent)
-        elif type(head) is Prod:
-            number, factors = fold_numbers(head, views)
-            coefficient *= _power(number, exponent)
-            queue = [(f, e * exponent) for f, e in factors] + queue
+            coefficient *= number_power(head.value, exponent)
+        elif opened is not None:
+            coefficient *= opened[0]
+            queue = opened[1] + queue
         else:
             old = out.get(key(item), (item, 0.0))
             out[key(item)] = (item, old[1] + exponent)

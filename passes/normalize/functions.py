@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..ir.region import Node
@@ -53,9 +54,20 @@ def _hashable(value) -> bool:
     "shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count", "lgamma", "digamma",
 )  # fmt: skip
 def _elementwise(cursor: Cursor, node: Node) -> Term:
-    if node.primitive == "convert_element_type" and (number := literal_number(node.inputs[0])) is not None:
-        return Const(float(number))
+    if node.primitive == "convert_element_type" and (number := _converted_number(node)) is not None:
+        return Const(number)
     return Fn(node.primitive, params_key(node.params), tuple(operand(cursor, a) for a in node.inputs), node)
+
+
+def _converted_number(node: Node) -> float | None:
+    """What a cast makes of a number, rounding included; None when that is no real number or out of the type's range."""
+    number, dtype = literal_number(node.inputs[0]), np.dtype(node.params["new_dtype"])
+    if number is None or isinstance(number, complex) or dtype.kind == "c":
+        return None
+    if jnp.issubdtype(dtype, jnp.integer) and not jnp.iinfo(dtype).min <= number <= jnp.iinfo(dtype).max:
+        return None
+    with np.errstate(over="ignore"):  # a narrow float takes it to infinity, as JAX does
+        return float(np.asarray(number).astype(dtype))
 
 
 _AXIS = {  # primitive -> (parameter that names the axis, whether the result keeps that axis)

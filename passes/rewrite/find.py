@@ -15,14 +15,16 @@ from ..normalize import Cursor
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
 from .adapt import Plan
+from .align import align
 from .match import Match
-from .pattern import SPELLED, Pattern, patterns_of, root_primitives
+from .pattern import SPELLED, Pattern, exclusions_of, patterns_of, root_primitives
 from .rule import GraphRule, Rule
 from .search import Search
 from .settle import admitted, settle
 from .unify import OutOfSteps, Unifier
 
 MAX_WIDTH = 64  # users on one level of a climb
+MAX_OTHERS = 8  # solutions with other numbers than the pattern's that are looked at per place
 
 
 def find(
@@ -55,11 +57,12 @@ def find(
                     continue
                 tried.add(id(root))
                 refused = len(search.refusals)
-                match = _match_at(root, pattern, region, views, search)
+                for match in _matches_at(root, pattern, region, views, search):
+                    yield match
+                    if not root.live:
+                        break  # it was taken
                 if len(search.refusals) > refused:
                     search.again.add(id(anchor))
-                if match is not None:
-                    yield match
 
 
 def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
@@ -100,31 +103,66 @@ def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
         level = above
 
 
-def _match_at(root: Node, pattern: Pattern, region: Region, views, search: Search) -> Match | None:
+def _matches_at(root: Node, pattern: Pattern, region: Region, views, search: Search) -> Iterator[Match]:
+    """Matches at a node, the likeliest first; the caller takes the first whose proof succeeds."""
     search.tried += 1
     for value in root.outputs:
         unifier = Unifier(
             pattern.variables, views, captures=pattern.capture_names, statics=pattern.statics, explain=search.explain
         )
-        try:
-            match = _first_settled(unifier, pattern, region, value, search)
-        except OutOfSteps:
-            search.refuse("the search here was given up: too many ways to group the operands", root)
-            match = None
-        if match is not None:
-            return match
-        if search.explain and unifier.best is not None:
+        found = False
+        for match in _ranked(_settled(unifier, pattern, region, value, search), search, root):
+            found = True
+            yield match
+            if not root.live:
+                return
+        if search.explain and not found and unifier.best is not None:
             search.misses.append((unifier.best, root))
-    return None
 
 
-def _first_settled(u: Unifier, pattern: Pattern, region: Region, value: Value, search: Search) -> Match | None:
+def _ranked(candidates: Iterator[tuple[int, Match]], search: Search, root: Node) -> Iterator[Match]:
+    """Those with the pattern's own numbers as they come; of the others, whose numbers may follow from sizes, the best."""
+    others: list[tuple[int, Match]] = []
+    try:
+        for differing, match in candidates:
+            if differing == 0:
+                yield match
+            else:
+                others.append((differing, match))
+            if len(others) >= MAX_OTHERS:
+                break
+    except OutOfSteps:
+        search.refuse("the search here was given up: too many ways to group the operands", root)
+    others.sort(key=lambda pair: pair[0])
+    for _, match in others[:2]:
+        if root.live:
+            yield match
+
+
+def _settled(u: Unifier, pattern: Pattern, region: Region, value: Value, search: Search) -> Iterator[tuple[int, Match]]:
     q = Cursor.whole(value)
     for _ in u.unify(pattern.outputs[0], q):
         for roots in _other_outputs(u, pattern, [q]):
             match = settle(u, pattern, region, roots, search)
-            if match is not None:
-                return match
+            if match is None:
+                continue
+            known_as = _excluded(pattern, q, u.views)
+            if known_as is None:
+                yield len(u.other_numbers), match
+            else:
+                search.refuse(f"this is {known_as}", match.anchor)
+
+
+def _excluded(pattern: Pattern, root: Cursor, views) -> str | None:
+    """What the rule leaves alone and this place is; None when it is nothing of the kind."""
+    for name, other in exclusions_of(pattern.rule):
+        unifier = Unifier(other.variables, views, captures=other.capture_names, statics=other.statics)
+        try:
+            for _ in unifier.unify(other.outputs[0], root):
+                if not isinstance(align(unifier, [(other.outputs[0].index, root.index)]), str):
+                    return name
+        except OutOfSteps:
+            continue
     return None
 
 

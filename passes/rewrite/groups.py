@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..ir.region import Value
-from ..normalize.flatten import Addend, Factor, fold_numbers, open_head
+from ..normalize.flatten import Addend, Factor, fold_numbers, number_power, open_head, raised
 from ..normalize.terms import Add, Const, Leaf, Prod, Term, key
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def match_product(u: Unifier, pattern: tuple[float, list[Factor]], q: Term) -> I
     wanted = sorted((f for f in factors if _captured_name(u, f[0]) is None), key=lambda f: _is_variable(u, f[0]))
     number, items = _open_product(u, q, 1.0)
     for found in _place_factors(u, wanted, number, items):
+        mark = len(u.trail)
         if not captures:
             if u.number(coefficient, found):
                 yield
@@ -42,16 +43,15 @@ def match_product(u: Unifier, pattern: tuple[float, list[Factor]], q: Term) -> I
             name, exponent = captures[0]
             if u.capture(name, (found / coefficient) ** (1.0 / exponent)):
                 yield
+        u.undo(mark)
 
 
 def _open_product(u: Unifier, term: Term, exponent: float) -> tuple[float, list[Factor]]:
     head = open_head(term, u.views)
     if type(head) is Const:
-        return head.value**exponent, []
-    if type(head) is not Prod:
-        return 1.0, [(term, exponent)]
-    number, factors = fold_numbers(head, u.views)
-    return number**exponent, [(t, e * exponent) for t, e in factors]
+        return number_power(head.value, exponent), []
+    opened = raised(head, exponent, u.views) if type(head) is Prod else None
+    return opened or (1.0, [(term, exponent)])
 
 
 def _merged(items: list[Factor]) -> list[Factor]:
@@ -79,10 +79,24 @@ def _place_factors(u: Unifier, wanted: list[Factor], number: float, items: list[
                 yield from _place_factors(u, wanted[1:], number, rest)
     if len(items) == len(wanted) and _is_variable(u, term):
         return
-    for i, (item, e) in enumerate(items):
-        if type(open_head(item, u.views)) is Prod:
-            scale, inner = _open_product(u, item, e)
-            yield from _place_factors(u, wanted, number * scale, items[:i] + inner + items[i + 1 :])
+    for i, scale, inner in _worth_opening(u, term, items):
+        yield from _place_factors(u, wanted, number * scale, items[:i] + inner + items[i + 1 :])
+
+
+def _worth_opening(u: Unifier, wanted: Term, items: list[Factor]) -> list[tuple[int, float, list[Factor]]]:
+    """Items that are products themselves, opened; those that hold a factor of the wanted kind first."""
+    kind, found = _kind(open_head(wanted, u.views)), []
+    for i, (item, exponent) in enumerate(items):
+        head = open_head(item, u.views)
+        opened = raised(head, exponent, u.views) if type(head) is Prod else None
+        if opened is not None:
+            lacks_it = all(_kind(open_head(t, u.views)) != kind for t, _ in opened[1])
+            found.append((lacks_it, i, *opened))
+    return [rest for _, *rest in sorted(found, key=lambda f: f[:2])]
+
+
+def _kind(head: Term) -> tuple:
+    return type(head), getattr(head, "name", None)
 
 
 # ---------------------------------------------------------------- sums
@@ -93,6 +107,7 @@ def match_sum(u: Unifier, pattern: tuple[float, list[Addend]], q: Term) -> Itera
     wanted = sorted((a for a in addends if _captured_name(u, a[1]) is None), key=lambda a: _is_variable(u, a[1]))
     number, items = _open_sum(u, q, 1.0)
     for found in _place_addends(u, wanted, number, items):
+        mark = len(u.trail)
         if not captures:
             if u.number(constant, found):
                 yield
@@ -100,35 +115,37 @@ def match_sum(u: Unifier, pattern: tuple[float, list[Addend]], q: Term) -> Itera
             name, c = captures[0]
             if u.capture(name, (found - constant) / c):
                 yield
+        u.undo(mark)
 
 
 def _open_sum(u: Unifier, term: Term, scale: float) -> tuple[float, list[Addend]]:
-    """One level of a sum: its number, and its other addends with their numbers pulled out."""
+    """One level of a sum: its number, and its other addends as they stand."""
     head = open_head(term, u.views)
     if type(head) is Const:
         return scale * head.value, []
-    if type(head) is Add:
-        number, items = scale * head.constant, []
-        for c, t in head.addends:
-            if type(open_head(t, u.views)) is Add:
-                items.append((scale * c, t))
-                continue
-            more, inner = _open_sum(u, t, scale * c)
-            number += more
-            items += inner
-        return number, items
-    if type(head) is Prod:
-        coefficient, factors = fold_numbers(head, u.views)
-        if not factors:
-            return scale * coefficient, []
-        if len(factors) == 1 and factors[0][1] == 1.0:
-            inner = factors[0][0]
-            if type(open_head(inner, u.views)) is Add:
-                return _open_sum(u, inner, scale * coefficient)
-            return 0.0, [(scale * coefficient, inner)]
-        if coefficient != 1.0:
-            return 0.0, [(scale * coefficient, Prod(1.0, tuple(factors), head.node))]
-    return 0.0, [(scale, term)]
+    if type(head) is not Add:
+        pulled = _pull_number(u, scale, term)
+        inner = open_head(pulled[1], u.views) if pulled is not None else None
+        return _open_sum(u, pulled[1], pulled[0]) if type(inner) is Add else (0.0, [(scale, term)])
+    number, items = scale * head.constant, []
+    for c, t in head.addends:
+        if type(open_head(t, u.views)) is Const:
+            number += scale * c * open_head(t, u.views).value
+        else:
+            items.append((scale * c, t))
+    return number, items
+
+
+def _pull_number(u: Unifier, scale: float, term: Term) -> Addend | None:
+    """An addend with its number in front: `-x`, `2 * x`, `x / 2`; None when it has none."""
+    head = open_head(term, u.views)
+    if type(head) is not Prod:
+        return None
+    coefficient, factors = fold_numbers(head, u.views)
+    if coefficient == 1.0 and not (len(factors) == 1 and factors[0][1] == 1.0):
+        return None
+    inner = factors[0][0] if len(factors) == 1 and factors[0][1] == 1.0 else Prod(1.0, tuple(factors), head.node)
+    return scale * coefficient, inner
 
 
 def _place_addends(u: Unifier, wanted: list[Addend], number: float, items: list[Addend]) -> Iterator[float]:
@@ -140,13 +157,25 @@ def _place_addends(u: Unifier, wanted: list[Addend], number: float, items: list[
         return
     coefficient, term = wanted[0]
     for i in sorted(range(len(items)), key=lambda i: items[i][0] != coefficient):
-        c, item = items[i]
-        if u.number(coefficient, c):
-            for _ in u.unify(term, item):
-                yield from _place_addends(u, wanted[1:], number, items[:i] + items[i + 1 :])
+        for c, item in _forms(u, *items[i]):
+            mark = len(u.trail)
+            if u.number(coefficient, c):
+                for _ in u.unify(term, item):
+                    yield from _place_addends(u, wanted[1:], number, items[:i] + items[i + 1 :])
+            u.undo(mark)
     if len(items) == len(wanted) and _is_variable(u, term):
         return
     for i, (c, item) in enumerate(items):
-        if type(open_head(item, u.views)) is Add:
-            more, inner = _open_sum(u, item, c)
-            yield from _place_addends(u, wanted, number + more, items[:i] + inner + items[i + 1 :])
+        for scale, form in _forms(u, c, item):
+            if type(open_head(form, u.views)) is Add:
+                more, inner = _open_sum(u, form, scale)
+                yield from _place_addends(u, wanted, number + more, items[:i] + inner + items[i + 1 :])
+                break
+
+
+def _forms(u: Unifier, scale: float, term: Term) -> Iterator[Addend]:
+    """An addend as it stands, and with its number pulled in front."""
+    yield scale, term
+    pulled = _pull_number(u, scale, term)
+    if pulled is not None:
+        yield pulled

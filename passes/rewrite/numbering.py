@@ -67,7 +67,7 @@ class Numbering:
             ids = sorted(ids)
         inner = tuple(self._closed(c.jaxpr) for c in jaxprs.children(eqn))
         if hasattr(params.get("op"), "static"):
-            own: Any = (params["op"], params.get("implementation"))
+            own: Any = params["op"]  # an Op means its reference, whichever implementation it may name
         else:
             own = params_key({k: v for k, v in params.items() if not _holds_jaxpr(v)})
         key = (name, own, inner, tuple(ids))

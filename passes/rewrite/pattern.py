@@ -14,7 +14,7 @@ from ..normalize import ALL, Cursor
 from ..normalize.contractions import MAX_TAPS
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
-from ..normalize.terms import Add, Along, Fn, Prod, Result, Sum
+from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
 from .rule import Case, Rule
 
 # How common a primitive is in model code; the search starts at the rarest one of a pattern.
@@ -57,11 +57,11 @@ class Pattern:
         roots: primitives the root node may have.
     """
 
-    def __init__(self, rule: Rule, case: Case):
+    def __init__(self, rule: Rule, case: Case, before: Callable | None = None):
         self.rule, self.case = rule, case
         self.numbers = rule.number_captures(case.params)
         self.flat_args, self.in_tree = jax.tree.flatten(case.args)
-        closed = trace_before(self, self.flat_args, dict.fromkeys(self.numbers, _NUMBER), rule.before)
+        closed = trace_before(self, self.flat_args, dict.fromkeys(self.numbers, _NUMBER), before or rule.before)
         self.region = Program(closed).root
         n = len(self.flat_args)
         self.variables: dict[Value, int] = {v: i for i, v in enumerate(self.region.inputs[:n])}
@@ -129,6 +129,12 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
     return tuple(sorted(out.values(), key=lambda p: -p.size))
 
 
+@functools.lru_cache(maxsize=1024)
+def exclusions_of(rule: Rule) -> tuple[tuple[str, Pattern], ...]:
+    """Patterns of what the rule leaves alone, with their names."""
+    return tuple((name, Pattern(rule, case, fn)) for name, fn in rule.unless.items() for case in rule.cases)
+
+
 def _skeleton(term: Any, depth: int) -> Any:
     """The form of a term without its sizes; terms of one form are found by one pattern."""
     head = open_head(term, ALL)
@@ -145,6 +151,8 @@ def _skeleton(term: Any, depth: int) -> Any:
     if type(head) is Result:
         whole = [Cursor.whole(a) for a in head.node.inputs if type(a) is Value] if "op" in head.node.params else []
         return head.node.primitive, tuple(_skeleton(c, depth - 1) for c in whole)
+    if type(head) is Leaf:
+        return kind, tuple((offset, bool(terms)) for offset, terms in head.cursor.index)
     return kind
 
 

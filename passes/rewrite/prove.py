@@ -18,6 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import Refuse
+from ..ir import jaxprs
 from ..ir.emit import emit
 from ..ir.region import Program, Value
 from ..normalize import ALL, WITHOUT_ROUNDING, Cursor
@@ -180,8 +181,19 @@ def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
 
 def axes_used(closed, match) -> dict[str, int]:
     """The named axes around a match, when the program has collectives over any of them; else none."""
-    collective = any(type(e).__name__ == "NamedAxisEffect" for e in closed.effects)
-    return dict(match.region.axis_sizes) if collective else {}
+    axis_sizes = dict(match.region.axis_sizes)
+    return axis_sizes if axis_sizes and _names_axis(closed, set(axis_sizes)) else {}
+
+
+def _names_axis(jaxpr, names: set[str]) -> bool:
+    for eqn in jaxprs.open_jaxpr(jaxpr).eqns:
+        for key in ("axis_name", "axes"):
+            value = eqn.params.get(key, ())
+            if names.intersection(a for a in (value if isinstance(value, tuple) else (value,)) if isinstance(a, str)):
+                return True
+        if any(_names_axis(inner, names) for inner in jaxprs.all_jaxprs(eqn)):
+            return True
+    return False
 
 
 def _same_inlined(before, after) -> bool:

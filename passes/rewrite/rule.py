@@ -75,6 +75,8 @@ class Rule:
         after: what replaces it; same parameters, same results in shape and dtype.
         stage: "raise", "fuse" or "place".
         where: called with abstract values and captured parameters as `before` is; raises `Refuse` to decline.
+        unless: what it is (in words) -> a function of the same arguments; where one of them matches, the rule declines,
+            because the place is better known as that.
         captures: keyword -> (primitive, parameter).
         cases: what the pattern is traced with; each gives one variant of the pattern.
         near_misses: programs that must not match.
@@ -99,6 +101,7 @@ class Rule:
     after: Callable
     stage: str = "raise"
     where: Callable[..., None] | None = None
+    unless: Mapping[str, Callable] = field(default_factory=dict)
     captures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     cases: Sequence[Case] = ()
     near_misses: Sequence[NearMiss] = ()

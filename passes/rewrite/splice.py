@@ -34,7 +34,7 @@ def trace_at(match: Match, side: str, scope: str | None = None):
             return applied(*values)
 
     types = [v.aval for v in match.inputs]
-    closed = jaxprs.trace_at(match.anchor.eqn, scoped if scope else applied, types, match.region.around.shard_maps)
+    closed = jaxprs.trace_at(match.anchor.origin, scoped if scope else applied, types, match.region.around.shard_maps)
     try:
         same_signature([v.aval for v in match.roots], closed.out_avals, f"result of {match.rule.name}")
     except VerifyError as error:

@@ -62,6 +62,7 @@ class Unifier:
         self.scans: dict[int, loops.ScanPair] = {}  # id(pattern scan) -> pair
         self.partners: dict[int, Node] = {}  # id(pattern node) -> program node that plays it
         self.wholes: dict[tuple[int, int], bool] = {}  # node pairs compared as a whole
+        self.other_numbers: list[tuple[float, float]] = []  # when finding: pattern's and program's, where they differ
         self.labels: dict[Label, Label] = {}  # when comparing: pattern sum axis -> program sum axis
         self.trail: list = []
         self.steps = self.depth = 0
@@ -143,9 +144,16 @@ class Unifier:
 
     # ------------------------------------------------------------ what the cases share
     def number(self, wanted: float, found: float) -> bool:
-        """Equal numbers when comparing; when finding, both zero or not, and of one sign."""
+        """Equal numbers when comparing; when finding, of one sign and both zero or not: numbers may follow from sizes.
+
+        It may write the trail: the caller takes that back.
+        """
         if self.fixed is None:
-            return (wanted == 0) == (found == 0) and (wanted < 0) == (found < 0)
+            if (wanted == 0) != (found == 0) or (wanted < 0) != (found < 0):
+                return False
+            if not same_number(wanted, found):
+                self.append(self.other_numbers, (wanted, found))
+            return True
         if not same_number(wanted, found):
             self.fail(Const(wanted), Const(found))
             return False

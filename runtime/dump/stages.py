@@ -19,7 +19,7 @@ _RUNS = itertools.count()
 
 
 class StageDumps:
-    """Writes `00_before.txt`, `01_normalize.txt`, ... and `report.txt` into a folder of its own per rewritten program."""
+    """Writes `00_before.txt`, `02_raise.txt`, ... and `report.txt` into a folder of its own per rewritten program."""
 
     def __init__(self, folder: Path, graph: Graph, target):
         self._folder = folder / f"{graph.name}_{next(_RUNS)}"
@@ -69,5 +69,7 @@ def dump_result(result: Result, folder: Path, suffixes: tuple[str, ...] = (".txt
             write_whole(folder / f"{name}.txt", text + "\n")
             written.append(folder / f"{name}.txt")
     except OSError as error:
-        raise JaxspliceError(f"cannot write into {folder}: {error.strerror}; give a folder that can be written") from error
+        raise JaxspliceError(
+            f"cannot write into {folder}: {error.strerror}; give a folder that can be written"
+        ) from error
     return written

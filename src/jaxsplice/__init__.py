@@ -1,4 +1,4 @@
-"""jaxsplice: cut subgraphs out of JAX programs and splice fused kernels and fused collectives in, with a proof per rewrite.
+"""jaxsplice: cut subgraphs out of JAX programs and splice fused kernels and collectives in, with a proof per rewrite.
 
     fast = jaxsplice.optimize(fn)       # like jax.jit
     fast.lower(*args).report            # what was recognised, replaced, and how it was proved

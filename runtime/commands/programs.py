@@ -1,0 +1,87 @@
+"""What several commands share: reading `package.module:function` and abstract arguments from text."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from jaxsplice.passes.errors import JaxspliceError
+
+_DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
+    "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "c64": "complex64",
+}  # fmt: skip
+_ARGUMENT = re.compile(r"\s*([a-z0-9_]+)\[([0-9,\s]*)\]\s*(?:,|$)")
+
+
+def define_rewriting(values: flags.FlagValues) -> None:
+    """Flags of every command that rewrites."""
+    flags.DEFINE_string(
+        "passes", "default", "Pipeline: a name, or text such as raise{swiglu},lower.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "target", None, "Hardware: cpu, gpu, tpu7x, v6e, ... This machine's by default.", flag_values=values
+    )
+    flags.DEFINE_enum("verify", "auto", ["off", "auto", "strict"], "How rewrites are proved.", flag_values=values)
+
+
+def define_args(values: flags.FlagValues) -> None:
+    """The flag that gives abstract arguments."""
+    text = "Types, as in 'f32[8,128],bf16[128,256]', or module:function that returns the arguments."
+    flags.DEFINE_string("args", None, text, flag_values=values)
+
+
+def load_function(name: str) -> Callable:
+    """The object that `package.module:function` names; modules are looked for in the current folder as well.
+
+    Raises:
+        JaxspliceError: malformed, no such module, no such function, or not callable.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise JaxspliceError(f"{name!r} names no function: write package.module:function, as in jax.nn:silu")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise JaxspliceError(f"cannot import {module_name!r}: {error}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise JaxspliceError(f"module {module_name!r} has no {path!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise JaxspliceError(f"{name} is a {type(found).__name__}, not a function")
+    return found
+
+
+def parse_arguments(text: str) -> tuple:
+    """Arguments from `f32[8,128],bf16[128,256]`, or those that a function `package.module:arguments` returns.
+
+    Raises:
+        JaxspliceError: the text is neither.
+    """
+    if ":" in text:
+        made = load_function(text)()
+        return made if isinstance(made, tuple) else (made,)
+    out, at = [], 0
+    while at < len(text):
+        found = _ARGUMENT.match(text, at)
+        if found is None or found.group(1) not in _DTYPES:
+            raise JaxspliceError(
+                f"--args={text!r} does not parse at {text[at:]!r}: write types such as f32[8,128],bf16[128,256],i32[], "
+                f"or package.module:function that returns the arguments. Types: {' '.join(_DTYPES)}"
+            )
+        shape = tuple(int(n) for n in found.group(2).split(",") if n.strip())
+        out.append(jax.ShapeDtypeStruct(shape, jnp.dtype(_DTYPES[found.group(1)])))
+        at = found.end()
+    return tuple(out)
