@@ -223,15 +223,11 @@ def _pair_to_measure(match: Match, before, after):
     if 2 * shards * (measure.bytes_needed(before) + measure.bytes_needed(after)) > measure.MAX_BYTES:
         avals, reduced = _small_avals(match), True
     small = [as_reference(trace_flat(match.flat(side), avals, axis_sizes)) for side in ("before", "after")]
-    args = measure.random_arguments([_per_shard(a, axis_sizes) for a in avals], seed)
+    args = measure.random_arguments([measure.per_shard(a, axis_sizes) for a in avals], seed)
     sample = getattr(match.rule, "sample", None)
     if sample is not None:
         args = jax.tree.leaves(list(sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)))
     return small[0], small[1], args, reduced
-
-
-def _per_shard(aval, axis_sizes) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((*axis_sizes.values(), *aval.shape), aval.dtype)
 
 
 def _small_avals(match: Match) -> list[Any]:

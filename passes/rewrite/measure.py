@@ -97,7 +97,7 @@ def measure(
     limit = default_tolerance(candidate.out_avals) if tolerance is None else tolerance
     run = _runner(candidate, axis_sizes)
     try:
-        exact = [np.asarray(x) for x in _runner64(truth, axis_sizes)(args)]
+        exact = [np.asarray(x) for x in run64(truth, args, axis_sizes)]
     except Refuse:  # no float64 reading: then bit for bit
         exact, limit = [np.asarray(x) for x in _runner(truth, axis_sizes)(args)], 0.0
     error = largest_error(run(args), exact)
@@ -112,15 +112,17 @@ def _runner(closed, axis_sizes):
     return lambda args: jax.jit(_under_axes(jaxprs.as_function(closed), axis_sizes))(*args)
 
 
-def _runner64(closed, axis_sizes):
+def run64(closed, args, axis_sizes=None) -> Sequence[Any]:
+    """The float64 reading of a program, under named axes where it has any (arguments then lead with one row a shard)."""
     if not axis_sizes:
-        return lambda args: read64(closed, args)
+        return read64(closed, args)
+    with jax.enable_x64(True):
+        return jax.jit(_under_axes(lambda *a: evaluate64(closed, a), axis_sizes))(*args)
 
-    def run(args):
-        with jax.enable_x64(True):
-            return jax.jit(_under_axes(lambda *a: evaluate64(closed, a), axis_sizes))(*args)
 
-    return run
+def per_shard(aval, axis_sizes) -> jax.ShapeDtypeStruct:
+    """The type of a value of all shards: named axes first."""
+    return jax.ShapeDtypeStruct((*axis_sizes.values(), *aval.shape), aval.dtype)
 
 
 def _under_axes(fn: Callable, axis_sizes) -> Callable:

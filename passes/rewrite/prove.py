@@ -26,7 +26,6 @@ from . import measure
 from .certificate import EXACT, REASSOCIATED, Claim
 from .leaves import is_rounding
 from .numbering import Numbering, same_program
-from .reading64 import read64
 from .unify import OutOfSteps, Unifier
 
 
@@ -115,8 +114,11 @@ def match_claim(before, region_jaxpr, outputs: Sequence[Cursor], match, verify: 
         raise Refuse(f"match: {why}")
     if measure.bytes_needed(before) + measure.bytes_needed(region_jaxpr) > measure.MAX_BYTES:
         raise Refuse(f"match: {why or 'roundings differ'}, and it is too large to measure")
-    args = sample([v.aval for v in match.inputs], measure.seed_of(match.rule.name))
-    return _same_reading(region_jaxpr, before, args, match.rule.tolerance, why)
+    axes = axes_used(before, match) or axes_used(region_jaxpr, match)
+    if axes:
+        sample = measure.random_arguments
+    args = sample([measure.per_shard(v.aval, axes) for v in match.inputs], measure.seed_of(match.rule.name))
+    return _same_reading(region_jaxpr, before, args, axes, match.rule.tolerance, why)
 
 
 def _refuse_lost_rounding(match) -> None:
@@ -131,12 +133,12 @@ def _refuse_lost_rounding(match) -> None:
             )
 
 
-def _same_reading(region_jaxpr, before, args, tolerance, why: str | None) -> Claim:
+def _same_reading(region_jaxpr, before, args, axes, tolerance, why: str | None) -> Claim:
     """Measured: equal float64 readings; in its own precision `before` may be as far off as the region is."""
-    apart = measure.largest_error(read64(before, args), read64(region_jaxpr, args))
+    apart = measure.largest_error(measure.run64(before, args, axes), measure.run64(region_jaxpr, args, axes))
     if apart > 1e-9:
         raise Refuse(f"match: {why or 'the numbers differ'} (off by {apart:.1e} in float64)")
-    claim = measure.measure(region_jaxpr, before, args, tolerance, own_error=True)
+    claim = measure.measure(region_jaxpr, before, args, tolerance, own_error=True, axis_sizes=axes)
     if isinstance(claim, str):
         raise Refuse(f"match: rounded otherwise than `before`: {claim}")
     return claim
