@@ -5,8 +5,8 @@ JAX's transformations fall back on that reference, so a program with Ops runs on
 vmap, remat, shard_map and jax.export, whether or not a kernel exists there:
 
     eval, lowering   the implementation the node names, or the reference
-    jvp, transpose   of the reference, or of the implementation that the Op names as its `derivative`; the Op node is gone
-                     afterwards, so remat policies and checkpoint_name see plain equations
+    jvp, transpose   of the reference, or of the implementation that the Op names as its `derivative`; the Op node
+                     is gone afterwards, so remat policies and checkpoint_name see plain equations
     vmap             the node stays; reference and implementation are vmapped inside it
 """
 
@@ -70,6 +70,9 @@ class Tolerance(NamedTuple):
         return self.float32 if jnp.finfo(dtype).bits >= 32 else self.bfloat16
 
 
+_DEFAULT_TOLERANCE = Tolerance()
+
+
 @dataclass(frozen=True, eq=False)
 class Op:
     """A building block: public function, reference, implementations, cost model, tolerance, real shapes.
@@ -81,7 +84,7 @@ class Op:
         cost: `cost(*avals, **static)` -> dict of flops, hbm_bytes_read, hbm_bytes_written, link_bytes, vmem_bytes.
         tolerance: limit that every implementation is proved against.
         shapes: named real-world arguments: name -> (tuple of ShapeDtypeStruct, static keywords).
-        sample: `sample(rng, *avals, **static)` -> list of numpy arrays that are valid arguments; standard normal numbers when None.
+        sample: `sample(rng, *avals, **static)` -> list of numpy arrays that are valid arguments; random when None.
         derivative: name of the (differentiable) implementation whose derivative is used; the reference's when None.
 
     Example:
@@ -97,8 +100,8 @@ class Op:
     name: str
     reference: Callable
     implementations: tuple[Implementation, ...] = ()
-    cost: Callable[..., dict[str, float]] | None = None
-    tolerance: Tolerance = Tolerance()
+    cost: Callable[..., Mapping[str, float]] | None = None
+    tolerance: Tolerance = _DEFAULT_TOLERANCE
     shapes: Mapping[str, tuple] = field(default_factory=dict)
     sample: Callable[..., list] | None = None
     derivative: str | None = None
@@ -147,7 +150,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an Op node stands for besides its operands: the Op, how operands form its arguments, statics, vmaps around it."""
+    """What an Op node stands for besides its operands: the Op, the arguments' pytree, statics, vmaps around it."""
 
     op: Op
     in_tree: Any
@@ -242,7 +245,7 @@ def _jitted(primitive: Primitive, params: tuple) -> Callable:
 
 
 def _impl(primitive: Primitive, *args, **params):
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return params["op"].function(params["implementation"], jax.default_backend())(*args)
     return _jitted(primitive, tuple(params.items()))(*args)
 

@@ -19,7 +19,7 @@ MAX_INDEX_NODES = 64  # an index computed by more equations than this is left al
 def axis_names(node: Node) -> tuple[str, ...] | None:
     """The named axes of a collective; None when it works on groups of an axis, or on positional axes."""
     params = node.params
-    names = params.get("axis_name", params.get("axes"))
+    names = params["axis_name"] if "axis_name" in params else params["axes"]
     names = (names,) if isinstance(names, str) else tuple(names)
     if params.get("axis_index_groups") is not None or not all(isinstance(n, str) for n in names):
         return None
@@ -88,7 +88,7 @@ def _evaluate(nodes: list[Node], wanted: Value, shard: int) -> Any:
 
     def read(atom):
         if type(atom) is Literal:
-            return np.asarray(atom.val, atom.aval.dtype)
+            return jaxprs.literal_array(atom)
         return env[atom] if atom in env else atom.role[1]
 
     with jax.ensure_compile_time_eval():

@@ -51,7 +51,9 @@ rule = Rule(
         NearMiss(
             lambda x, a, b: (x @ a) * jax.nn.sigmoid(1.702 * (x @ a)) * (x @ b), X, W, W, reason="the number 1.702"
         ),
-        NearMiss(lambda x, a, b: jax.nn.silu(x @ a) * (x @ b).sum(-1, keepdims=True), X, W, W, reason="other parameters"),
+        NearMiss(
+            lambda x, a, b: jax.nn.silu(x @ a) * (x @ b).sum(-1, keepdims=True), X, W, W, reason="other parameters"
+        ),
         NearMiss(_one_product, X, W, reason="already plays another part"),
         NearMiss(_gate_returned, X, W, W, reason="also used by the result"),
     ],

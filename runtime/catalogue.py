@@ -79,7 +79,7 @@ def ops_page() -> str:
     for op in ops.values():
         lines.append(f"| [{op.name}](#{op.name}) | {_names(op)} | {_platforms(op)} | {_backward(op)} | {_limits(op)} |")
     for op in ops.values():
-        call = f"{op.__name__}{inspect.signature(op.reference)}"
+        call = f"{op.name.replace('-', '_')}{inspect.signature(op.reference)}"
         lines += ["", f"## {op.name}", "", "```text", _plain(call), "```", "", _first_paragraph(op.reference), ""]
         lines += [f"Tolerance: {op.tolerance.reason}. Named shapes: {_listed(op.shapes)}."]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import get_abstract_mesh
 
 from jaxsplice.passes.errors import JaxspliceError
@@ -61,7 +62,7 @@ class Optimized:
         run = jaxprs.as_function(result.after.to_jaxpr())
         donated = self._donated(args, kwargs) if self._donate_argnums else ()
         # consts that are tracers belong to an outer transformation: such a program is good for one call only
-        open_over = any(isinstance(c, jax.core.Tracer) for c in jaxprs.consts_of(graph.to_jaxpr()))
+        open_over = any(isinstance(c, Tracer) for c in jaxprs.consts_of(graph.to_jaxpr()))
         return (result, run if open_over else jax.jit(run, donate_argnums=donated)), not open_over
 
     def _split(self, args, kwargs):
@@ -175,6 +176,9 @@ def _type_key(x) -> tuple:
     return aval.shape, aval.dtype, getattr(aval, "weak_type", False), typed, jaxprs.varying_axes(aval)
 
 
+_TRACING_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
+
+
 def _jax_settings() -> tuple:
     """JAX settings that change what is traced."""
-    return (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision, jax.config.jax_numpy_dtype_promotion)
+    return tuple(getattr(jax.config, name) for name in _TRACING_SETTINGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ class Result:
 def trace(
     fn: Callable,
     *args,
-    static_argnums: int | tuple[int, ...] | None = None,
-    static_argnames: str | tuple[str, ...] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
     **kwargs,
 ) -> Graph:
     """Trace a function to a Graph; nothing is executed.

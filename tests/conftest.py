@@ -1,4 +1,5 @@
 """Shared by all tests: eight virtual CPU devices, and the numeric fixtures."""
+
 import os
 import sys
 

@@ -1,4 +1,5 @@
 """Reads the numeric fixtures in tests/fixtures: tiny models and operators with a public implementation's results."""
+
 import json
 from pathlib import Path
 

@@ -56,5 +56,5 @@ def _with_state(x, weight, state, activation):
     """A few tokens whose windows reach into the state, from a copy of both."""
     tokens = x.shape[1]
     u = with_past(x, weight, state).astype(jnp.float32)
-    total = sum(tap.astype(jnp.float32) * u[:, j : j + tokens] for j, tap in enumerate(weight))
-    return activate(total.astype(weight.dtype), activation).astype(x.dtype)
+    products = [tap.astype(jnp.float32) * u[:, j : j + tokens] for j, tap in enumerate(weight)]
+    return activate(sum(products[1:], products[0]).astype(weight.dtype), activation).astype(x.dtype)

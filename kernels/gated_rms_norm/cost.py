@@ -3,9 +3,7 @@
 from jax import ShapeDtypeStruct
 
 
-def cost(
-    x: ShapeDtypeStruct, weight: ShapeDtypeStruct, gate: ShapeDtypeStruct, *, eps: float
-) -> dict[str, int]:
+def cost(x: ShapeDtypeStruct, weight: ShapeDtypeStruct, gate: ShapeDtypeStruct, *, eps: float) -> dict[str, int]:
     """Work of an ideal gated RMS norm: each input read once, the output written once.
 
     Args:

@@ -6,9 +6,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def router_top_k(
-    logits: Float[Array, "*rows E"], *, k: int
-) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+def router_top_k(logits: Float[Array, "*rows E"], *, k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """Pick the k most probable of E experts and share out weight 1 among them.
 
     Args:

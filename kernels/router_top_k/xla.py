@@ -10,9 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def router_top_k(
-    logits: Float[Array, "*rows E"], *, k: int
-) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+def router_top_k(logits: Float[Array, "*rows E"], *, k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
     """Compute the reference's function, top-k first.
 
     Ids can differ from the reference's only between experts whose logits differ but whose float32 probabilities round

@@ -7,9 +7,7 @@ from jax import ShapeDtypeStruct
 LANES = 128
 
 
-def cost(
-    x: ShapeDtypeStruct, w_gate: ShapeDtypeStruct, w_up: ShapeDtypeStruct, *, precision=None
-) -> dict[str, int]:
+def cost(x: ShapeDtypeStruct, w_gate: ShapeDtypeStruct, w_up: ShapeDtypeStruct, *, precision=None) -> dict[str, int]:
     """Work of an ideal SwiGLU: each input read once, the output written once.
 
     Args:

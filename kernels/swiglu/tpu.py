@@ -40,7 +40,7 @@ def supports(x, w_gate, w_up, *, precision: lax.PrecisionLike = None) -> str | N
         return f"x {x.shape} and w_gate {w_gate.shape} leave nothing to compute"
     if x.dtype == jnp.float32 and canonical_precision(precision) not in (None, "DEFAULT", "HIGHEST"):
         return f"precision is {precision}; the TPU kernel language has DEFAULT and HIGHEST for float32"
-    if choose_blocks(rows, *w_gate.shape, x.dtype.itemsize) is None:
+    if choose_blocks(rows, w_gate.shape[0], w_gate.shape[1], x.dtype.itemsize) is None:
         return f"no tiles of x {x.shape} and w_gate {w_gate.shape} fit {VMEM_BUDGET_BYTES >> 20} MiB of VMEM"
     return None
 
@@ -48,7 +48,7 @@ def supports(x, w_gate, w_up, *, precision: lax.PrecisionLike = None) -> str | N
 def canonical_precision(precision: lax.PrecisionLike) -> str | None:
     """The name of the coarsest precision asked for, or None; pairs must be equal on both sides to have a name."""
     if isinstance(precision, tuple):
-        left, right = (canonical_precision(p) for p in precision)
+        left, right = (canonical_precision(p) for p in precision)  # pyright: ignore[reportArgumentType]
         return left if left == right else f"{left} and {right}"
     if precision is None:
         return None
@@ -84,14 +84,16 @@ def swiglu(
     reason = supports(x, w_gate, w_up, precision=precision)
     if reason is not None:
         raise ValueError(f"swiglu: {reason}; use the reference or the XLA implementation")
-    rows = x.reshape(-1, x.shape[-1])
+    rows, (features, width) = x.reshape(-1, x.shape[-1]), w_gate.shape
+    blocks = choose_blocks(rows.shape[0], features, width, x.dtype.itemsize)
+    assert blocks is not None  # `supports` found some
     name = canonical_precision(precision) if x.dtype == jnp.float32 else None
     out = swiglu_tiles(
         rows,
         w_gate,
         w_up,
-        blocks=choose_blocks(*rows.shape, w_gate.shape[1], x.dtype.itemsize),
+        blocks=blocks,
         precision=None if name is None else lax.Precision[name],
         interpret=interpret,
     )
-    return out.reshape(*x.shape[:-1], w_gate.shape[1])
+    return out.reshape(*x.shape[:-1], width)

@@ -8,6 +8,7 @@
 
 Text only: the vision tower, the multi-token prediction head and FP8 checkpoints are not part of it yet.
 """
+
 from .cache import AttentionCache, Cache, LinearCache, StackedCache, init_cache
 from .checkpoint import load, save
 from .config import Config, RopeConfig, VisionConfig

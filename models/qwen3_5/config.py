@@ -3,6 +3,7 @@
 Field names are the published ones, so a reader of a config.json knows them already.  A `Config` is a static pytree
 without leaves: it passes through `jax.jit`, `jax.eval_shape` and friends as an ordinary argument.
 """
+
 from __future__ import annotations
 
 import json

@@ -67,9 +67,7 @@ def gated_delta_net(
     q, k, v = jnp.split(y, [HK * DK, 2 * HK * DK], axis=-1)
     q, k, v = q.reshape(B, T, HK, DK), k.reshape(B, T, HK, DK), v.reshape(B, T, HV, DV)
     beta = jax.nn.sigmoid(b)
-    g = -jnp.exp(p.A_log.astype(jnp.float32)) * jax.nn.softplus(
-        a.astype(jnp.float32) + p.dt_bias.astype(jnp.float32)
-    )
+    g = -jnp.exp(p.A_log.astype(jnp.float32)) * jax.nn.softplus(a.astype(jnp.float32) + p.dt_bias.astype(jnp.float32))
     core, recurrent_state = gated_delta_rule(q, k, v, g, beta, cache.recurrent_state)
     core = core.astype(h.dtype)
     normed = gated_rms_norm(core, p.norm, z.reshape(B, T, HV, DV), config.rms_norm_eps)

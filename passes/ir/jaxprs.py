@@ -18,8 +18,13 @@ from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.sharding import NamedSharding, PartitionSpec
 
-Var, Literal, DropVar, Primitive = jex.Var, jex.Literal, jex.DropVar, jex.Primitive
-Jaxpr, ClosedJaxpr, Eqn = jex.Jaxpr, jex.ClosedJaxpr, jex.JaxprEqn
+Var = jex.Var
+Literal = jex.Literal
+DropVar = jex.DropVar
+Primitive = jex.Primitive
+Jaxpr = jex.Jaxpr
+ClosedJaxpr: Any = getattr(jex, "ClosedJaxpr", Jaxpr)  # one class from 0.11 on
+Eqn = jex.JaxprEqn
 ONE_JAXPR_CLASS = Jaxpr is ClosedJaxpr
 JaxprTypeError = jex.JaxprTypeError
 
@@ -28,7 +33,7 @@ _ORDINARY_EFFECTS = ("NamedAxisEffect",)  # these name an axis; they order nothi
 
 
 # ---------------------------------------------------------------- closed and open jaxprs
-def open_jaxpr(jaxpr) -> Jaxpr:
+def open_jaxpr(jaxpr) -> Any:
     """The jaxpr itself, without its constants' values."""
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
@@ -38,7 +43,7 @@ def consts_of(jaxpr) -> Sequence[Any]:
     return getattr(jaxpr, "consts", ())
 
 
-def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """A closed jaxpr from an open one and the values of its constvars."""
     if ONE_JAXPR_CLASS:
         return jaxpr.with_consts(tuple(consts)) if consts or jaxpr.consts else jaxpr
@@ -253,7 +258,7 @@ def context_of(eqn: Eqn):
 
 
 # ---------------------------------------------------------------- tracing
-def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | None = None) -> ClosedJaxpr:
+def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | None = None) -> Any:
     """The closed jaxpr of a function of flat values that returns flat values.
 
     Args:
@@ -268,7 +273,7 @@ def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | 
     return jax.make_jaxpr(fn, axis_env=axis_env)(*(_argument(a) for a in avals))
 
 
-def trace_at(eqn: Eqn, fn: Callable, avals: Sequence[Any], shard_maps: Sequence[tuple[Any, frozenset, bool]]):
+def trace_at(eqn: Eqn, fn: Callable, avals: Sequence[Any], shard_maps: Sequence[tuple[Any, frozenset, bool]]) -> Any:
     """As `trace_flat`, at an equation's place: its mesh and name stack, inside the shard_maps around it.
 
     Args:
@@ -323,6 +328,11 @@ def literal(value, aval) -> Literal:
     return Literal(value, aval)
 
 
+def literal_array(atom) -> np.ndarray:
+    """A literal operand's value, at its exact type."""
+    return np.asarray(atom.val, atom.aval.dtype)
+
+
 def is_scalar_literal(atom) -> bool:
     """Whether an operand is a literal number."""
     return type(atom) is Literal and np.ndim(atom.val) == 0
@@ -342,5 +352,6 @@ def new_jaxpr(constvars, invars, outvars, eqns, effects) -> Jaxpr:
     """An open jaxpr from its parts."""
     info = jex.DebugInfo("splice", "region", tuple("" for _ in invars), tuple("" for _ in outvars))
     if ONE_JAXPR_CLASS:
-        return Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), info, consts=[None] * len(constvars))
+        consts: dict[str, Any] = {"consts": [None] * len(constvars)}
+        return Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), info, **consts)
     return Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), info)

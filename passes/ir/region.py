@@ -22,7 +22,7 @@ class Value:
 
     __slots__ = ("aval", "index", "node", "role", "uses", "var")
 
-    def __init__(self, aval, node=None, index=0, var=None, role=None):
+    def __init__(self, aval, node: Node | None = None, index=0, var=None, role: Any = None):
         self.aval, self.node, self.index, self.var = aval, node, index, var
         self.role = role  # for inputs: ("input", i) or ("const", array)
         self.uses: list[Node] = []
@@ -62,7 +62,7 @@ class Node:
         self.outputs: list[Value] = []
         self.live = True
         self.regions: list[Region] | None = None
-        self.certificate = None
+        self.certificate: Any = None
         self.spliced = False  # put there by a rewrite
 
     @property
@@ -316,7 +316,7 @@ class Region:
     @property
     def sites(self) -> int:
         """Places in the program where this region's text stands, loops counted once."""
-        return _times(self, lambda child: 1, {})
+        return _times(self, lambda child: 1, {}) or 0
 
 
 class _Output:

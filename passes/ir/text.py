@@ -115,7 +115,7 @@ def _number(value) -> str:
 
 
 def _params(eqn) -> str:
-    shown = {k: v for k, v in eqn.params.items() if k not in _HIDDEN and not _is_default(v)}
+    shown: dict[str, Any] = {k: v for k, v in eqn.params.items() if k not in _HIDDEN and not _is_default(v)}
     if eqn.primitive.name == "scan":
         parts = jaxprs.scan_parts(eqn)
         shown = {"length": parts.length, "consts": parts.consts, "carry": parts.carry}
@@ -135,14 +135,14 @@ def param_text(value: Any) -> str:
     """A parameter's value, short and the same on every JAX version."""
     if isinstance(value, bool | str):
         return str(value)
-    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+    if type(value) in (tuple, list):
         return "(" + ",".join(param_text(v) for v in value) + ")"
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return dtype_name(value)
     if isinstance(value, np.generic):
         return str(value.item())
-    if hasattr(value, "_fields"):  # GatherDimensionNumbers and the like
-        return "(" + ",".join(f"{k}={param_text(v)}" for k, v in zip(value._fields, value) if not _is_default(v)) + ")"
+    if hasattr(value, "_asdict"):  # GatherDimensionNumbers and the like
+        return "(" + ",".join(f"{k}={param_text(v)}" for k, v in value._asdict().items() if not _is_default(v)) + ")"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     return _ADDRESS.sub("", str(value)).replace("\n", " ")

@@ -28,7 +28,7 @@ class Cursor:
 
     __slots__ = ("atom", "frame", "head", "index")
 
-    def __init__(self, atom, index: tuple[Index, ...], frame: Frame | None = None):
+    def __init__(self, atom, index: tuple[Index, ...], frame: Any = None):
         self.atom, self.index, self.frame = atom, index, frame
         self.head: Any = None  # memo of `terms.expand`: (views, term)
 

@@ -116,13 +116,13 @@ def operand(cursor: Cursor, atom) -> Term:
     """An elementwise operand at the cursor's index; scalars and dimensions of size 1 are read where they stand."""
     if type(atom) is Literal and np.ndim(atom.val) == 0:
         return Const(_number(atom.val))
-    shape = atom.aval.shape
+    shape = np.shape(atom.val) if type(atom) is Literal else atom.aval.shape
     if shape == cursor.atom.aval.shape:
         return Cursor(atom, cursor.index, cursor.frame)
     return Cursor(atom, tuple(constant(0) if n == 1 else i for n, i in zip(shape, cursor.index)), cursor.frame)
 
 
-def _number(value) -> float:
+def _number(value) -> Any:
     scalar = np.asarray(value).item()
     return scalar if isinstance(scalar, complex) else float(scalar)
 

@@ -2,8 +2,8 @@
 
 A search has noted facts: "these pattern axes, in some order, are these program axes" (an operand's axes, a sum's
 axes, a loop's step). An axis' signature is the set of facts it takes part in. Pattern and program axes with equal
-signatures correspond; where there are several, they are interchangeable and pair up in order. A pattern axis may be played by
-none (size one) or by several program axes (merged).
+signatures correspond; where there are several, they are interchangeable and pair up in order. A pattern axis may be
+played by none (size one) or by several program axes (merged).
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from .match import Match
 _COSTLY = {
     "dot_general", "ragged_dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "top_k", "cumsum",
     "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "gather", "scatter", "scatter-add", "all_gather",
-    "psum",    "psum_invariant", "reduce_scatter", "all_to_all", "ppermute", "pallas_call", "exp", "logistic", "tanh", "log",
+    "psum", "psum_invariant", "reduce_scatter", "all_to_all", "ppermute", "pallas_call", "exp", "logistic", "tanh",
+    "log",
 }  # fmt: skip
 
 

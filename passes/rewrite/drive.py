@@ -105,7 +105,8 @@ def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: C
     names = ", ".join(sorted(fired))
     raise JaxspliceError(
         f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own "
-        "`before`, or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what it made."
+        "`before`, or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what "
+        "it made."
     )
 
 
@@ -238,8 +239,7 @@ def _small_avals(match: Match) -> list[Any]:
         return list(match.variant.small)
     pattern = match.variant
     small = [jax.ShapeDtypeStruct(c.shape, a.dtype) for c, a in zip(pattern.flat_args, match.avals, strict=True)]
-    if match.rule.where is not None:
-        match.rule.where(*pattern.arguments(small), **match.params)
+    match.require_where(small)
     return small
 
 

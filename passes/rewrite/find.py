@@ -121,7 +121,7 @@ def _matches_at(root: Node, pattern: Pattern, region: Region, views, search: Sea
 
 
 def _ranked(candidates: Iterator[tuple[int, Match]], search: Search, root: Node) -> Iterator[Match]:
-    """Those with the pattern's own numbers as they come; of the others, whose numbers may follow from sizes, the best."""
+    """Those with the pattern's own numbers as they come; of the others (numbers may follow from sizes) the best."""
     others: list[tuple[int, Match]] = []
     try:
         for differing, match in candidates:

@@ -7,7 +7,7 @@ a whole product. Concrete factors are placed first; variables take what is left.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..ir.region import Value
 from ..normalize.flatten import Addend, Factor, fold_numbers, number_power, open_head, raised
@@ -83,7 +83,7 @@ def _place_factors(u: Unifier, wanted: list[Factor], number: float, items: list[
         yield from _place_factors(u, wanted, number * scale, items[:i] + inner + items[i + 1 :])
 
 
-def _worth_opening(u: Unifier, wanted: Term, items: list[Factor]) -> list[tuple[int, float, list[Factor]]]:
+def _worth_opening(u: Unifier, wanted: Term, items: list[Factor]) -> list[Any]:
     """Items that are products themselves, opened; those that hold a factor of the wanted kind first."""
     kind, found = _kind(open_head(wanted, u.views)), []
     for i, (item, exponent) in enumerate(items):
@@ -125,8 +125,9 @@ def _open_sum(u: Unifier, term: Term, scale: float) -> tuple[float, list[Addend]
         return scale * head.value, []
     if type(head) is not Add:
         pulled = _pull_number(u, scale, term)
-        inner = open_head(pulled[1], u.views) if pulled is not None else None
-        return _open_sum(u, pulled[1], pulled[0]) if type(inner) is Add else (0.0, [(scale, term)])
+        if pulled is None or type(open_head(pulled[1], u.views)) is not Add:
+            return 0.0, [(scale, term)]
+        return _open_sum(u, pulled[1], pulled[0])
     number, items = scale * head.constant, []
     for c, t in head.addends:
         if type(open_head(t, u.views)) is Const:

@@ -54,6 +54,11 @@ class Match:
         """The user's line of the first root."""
         return self.anchor.source
 
+    def require_where(self, avals) -> None:
+        """Hold the rule's `where` against argument types; Refuse when it does not hold."""
+        if isinstance(self.variant, Pattern) and isinstance(self.rule, Rule) and self.rule.where is not None:
+            self.rule.where(*self.variant.arguments(avals), **self.params)
+
     def flat(self, side: str) -> Callable[..., list]:
         """The rule's "before" or "after" as a function of flat arguments."""
         if isinstance(self.variant, Candidate):

@@ -113,7 +113,7 @@ def _runner(closed, axis_sizes):
 
 
 def run64(closed, args, axis_sizes=None) -> Sequence[Any]:
-    """The float64 reading of a program, under named axes where it has any (arguments then lead with one row a shard)."""
+    """The float64 reading of a program, under named axes where it has any (arguments then lead with the shards)."""
     if not axis_sizes:
         return read64(closed, args)
     with jax.enable_x64(True):

@@ -46,12 +46,12 @@ class Numbering:
 
     def _atom(self, atom, env) -> int:
         if type(atom) is Literal:
-            return self._constant(atom.val, atom.aval.dtype)
+            return self._constant(jaxprs.literal_array(atom))
         return env[atom]
 
-    def _constant(self, value, dtype=None) -> int:
+    def _constant(self, value) -> int:
         array = np.asarray(value)
-        return self._number(("constant", str(dtype or array.dtype), array.shape, array.tobytes()))
+        return self._number(("constant", str(array.dtype), array.shape, array.tobytes()))
 
     def _equation(self, eqn, ids: list[int]) -> list[int]:
         name, params = eqn.primitive.name, eqn.params

@@ -45,7 +45,7 @@ def _where(term: Sum) -> tuple:
 def _precision(node: Node | None) -> int:
     """How precise a matrix product is asked to be: 0 default, 1 high, 2 highest."""
     found = node.params.get("precision") if node is not None else None
-    ranks = {lax.Precision.DEFAULT: 0, lax.Precision.HIGH: 1, lax.Precision.HIGHEST: 2}
+    ranks: dict[Any, int] = {lax.Precision.DEFAULT: 0, lax.Precision.HIGH: 1, lax.Precision.HIGHEST: 2}
     both = found if isinstance(found, tuple) else (found,)
     return min(ranks.get(p, 0) for p in both)
 
@@ -144,7 +144,7 @@ def _same_static(u: Unifier, p: Node | None, q: Node | None) -> bool:
 
 def _same_whole(u: Unifier, p: Node, q: Node) -> bool:
     a, b = p.params.get("op"), q.params.get("op")
-    if hasattr(a, "static") and hasattr(b, "static"):
+    if a is not None and b is not None and hasattr(a, "static") and hasattr(b, "static"):
         same = (a.op, a.in_tree, a.vmaps) == (b.op, b.in_tree, b.vmaps)
         return same and _same_params(u, p.primitive, a.static, b.static)
     return _same_params(u, p.primitive, params_key(p.params), params_key(q.params))

@@ -59,9 +59,8 @@ def evaluate64(jaxpr, args) -> list:
     def read(atom):
         if type(atom) is not Literal:
             return env[atom]
-        return _widen(np.asarray(atom.val, atom.aval.dtype)) if _is_float(atom.aval.dtype) else jnp.asarray(
-            np.asarray(atom.val, atom.aval.dtype)
-        )  # fmt: skip
+        number = jaxprs.literal_array(atom)
+        return _widen(number) if _is_float(number.dtype) else jnp.asarray(number)
 
     for eqn in body.eqns:
         env.update(zip(eqn.outvars, _equation(eqn, [read(a) for a in eqn.invars])))

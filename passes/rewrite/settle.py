@@ -1,7 +1,8 @@
 """Settle: from a solution of the search to a match: which arrays, which reads, which types.
 
 Axes are aligned first. Then each argument may be read from several arrays (before or after a cast, a transpose) and
-each result may stand for several (the root, or a cast of it); the combination with the fewest reads whose types agree wins.
+each result may stand for several (the root, or a cast of it); of those whose types agree, the combination with the
+fewest reads wins.
 """
 
 from __future__ import annotations
@@ -77,8 +78,7 @@ def _reads(match: Match) -> int:
 def admitted(match: Match, search: Search) -> Match | None:
     """The rule's own conditions, the cover of the match, and what else uses its inside."""
     try:
-        if isinstance(match.variant, Pattern) and match.rule.where is not None:
-            match.rule.where(*match.variant.arguments(match.avals), **match.params)
+        match.require_where(match.avals)
         match.nodes = covered(match.roots, match.inputs)
         refuse_escapes(match)
     except Refuse as refusal:
@@ -132,11 +132,12 @@ def _choices(plans: list[list[Read]]) -> Iterator[list[Read]]:
     if not all(ordered):
         return
 
-    def steps(picks):
+    def steps(picks: tuple[int, ...]) -> tuple[int, int]:
         return sum(ordered[slot][i].steps for slot, i in enumerate(picks)), sum(picks)
 
-    start = (0,) * len(ordered)
-    heap, seen = [(steps(start), start)], {start}
+    start: tuple[int, ...] = (0,) * len(ordered)
+    heap: list[tuple[tuple[int, int], tuple[int, ...]]] = [(steps(start), start)]
+    seen: set[tuple[int, ...]] = {start}
     for _ in range(MAX_CHOICES):
         if not heap:
             return

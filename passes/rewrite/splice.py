@@ -30,7 +30,7 @@ def trace_at(match: Match, side: str, scope: str | None = None):
     applied = match.applied(side)
 
     def scoped(*values):
-        with jax.named_scope(scope):
+        with jax.named_scope(scope or match.rule.name):
             return applied(*values)
 
     types = [v.aval for v in match.inputs]

@@ -85,7 +85,8 @@ def load_model(values: flags.FlagValues) -> Model:
     if size > MAX_RANDOM_BYTES:
         raise JaxspliceError(
             f"{values.model} has {size / 2**30:,.0f} GiB of {values.dtype} weights, more than the "
-            f"{MAX_RANDOM_BYTES >> 30} GiB that random weights are made for: take --layers=4, a smaller configuration, or --dtype=bfloat16"
+            f"{MAX_RANDOM_BYTES >> 30} GiB that random weights are made for: take --layers=4, a smaller configuration, "
+            "or --dtype=bfloat16"
         )
     return Model(values.model, qwen3_5.random_params(config, jax.random.key(values.seed), dtype), config, None)
 

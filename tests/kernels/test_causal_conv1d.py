@@ -104,5 +104,5 @@ def test_bad_arguments_are_named(causal_conv1d):
     x, weight, state = arguments(9, 4, True)
     with pytest.raises(ValueError, match=r"state has shape \(2, 2, 11\).*need \(2, 3, 11\)"):
         causal_conv1d(x, weight, state[:, 1:], activation="silu")
-    with pytest.raises(ValueError, match='activation is \'relu\'; use "silu" or None'):
+    with pytest.raises(ValueError, match="activation is 'relu'; use \"silu\" or None"):
         causal_conv1d(x, weight, state, activation="relu")

@@ -87,8 +87,15 @@ def test_equals_the_models_fixtures(module, model, oracle, always_chunks):
     states = {tokens: prefill[f"T{tokens}.layer0.recurrent_state"] for tokens in (5,)}
     for tokens, state in states.items():
         out, end = run(
-            module, u[:, :tokens], of_layer("conv1d.weight")[:, 0].T, None, b[:, :tokens], a[:, :tokens],
-            of_layer("A_log"), of_layer("dt_bias"), np.zeros_like(state),
+            module,
+            u[:, :tokens],
+            of_layer("conv1d.weight")[:, 0].T,
+            None,
+            b[:, :tokens],
+            a[:, :tokens],
+            of_layer("A_log"),
+            of_layer("dt_bias"),
+            np.zeros_like(state),
         )
         core = taps["layer0.gdn.core"].reshape(2, 7, *out.shape[2:])[:, :tokens]
         np.testing.assert_allclose(out, core, rtol=0, atol=5e-6)

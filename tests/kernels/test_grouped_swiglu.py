@@ -117,9 +117,10 @@ def test_precision_reaches_both_products(always_blocks):
 
 def test_products_are_of_blocks_not_of_all_experts():
     args = arguments([64] * 16, features=64, width=64)
-    work = [jax.jit(f).lower(*args).compile().cost_analysis()["flops"] for f in (
-        reference.grouped_swiglu, xla.grouped_swiglu
-    )]
+    work = [
+        jax.jit(f).lower(*args).compile().cost_analysis()["flops"]
+        for f in (reference.grouped_swiglu, xla.grouped_swiglu)
+    ]
     # The compiler counts a loop's body once: one block of 64 rows beside all rows with all experts.
     assert work[1] < work[0] / 16
 

@@ -41,9 +41,12 @@ def test_cost_counts_every_result_once(folder, shape):
     work = part(folder, "cost").cost(*avals, **static)
     assert set(work) == {"flops", "hbm_bytes_read", "hbm_bytes_written", "link_bytes", "vmem_bytes"}
     assert all(type(x) is int for x in work.values())
-    written = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(
-        lambda *args: getattr(part(folder, "reference"), folder)(*args, **static), *avals
-    )))
+    written = sum(
+        x.size * x.dtype.itemsize
+        for x in jax.tree.leaves(
+            jax.eval_shape(lambda *args: getattr(part(folder, "reference"), folder)(*args, **static), *avals)
+        )
+    )
     assert work["hbm_bytes_written"] == written
     given = sum(a.size * a.dtype.itemsize for a in avals if a is not None)
     # Experts without rows are not read; everything else is, once.

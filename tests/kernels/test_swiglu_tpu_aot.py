@@ -51,7 +51,11 @@ def test_compiles_for_tpu7x_to_one_kernel_without_intermediates():
     }
     run = subprocess.run(
         [sys.executable, "-c", COMPILE, json.dumps(SHAPES)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-4000:]
     found = json.loads(run.stdout.splitlines()[-1])

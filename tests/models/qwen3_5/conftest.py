@@ -1,4 +1,5 @@
 """Shared by the tests of the model: the tiny models, and one compiled `forward` per shape for the whole session."""
+
 import dataclasses
 from typing import NamedTuple
 

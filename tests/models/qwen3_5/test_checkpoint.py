@@ -1,4 +1,5 @@
 """Checkpoint folders: exact round trips, shards, types, shardings, and clear refusals."""
+
 import dataclasses
 import json
 import shutil

@@ -1,4 +1,5 @@
 """Configurations: published names, config.json in both forms, and clear refusals."""
+
 import dataclasses
 import json
 

@@ -1,4 +1,5 @@
 """`forward` itself: types, abstract traces, gradients under padding, options and refusals."""
+
 import dataclasses
 
 import jax

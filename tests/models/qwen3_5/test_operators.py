@@ -1,4 +1,5 @@
 """The model's own functions against float64 results of single operators."""
+
 import dataclasses
 
 import jax

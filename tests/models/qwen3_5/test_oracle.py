@@ -1,4 +1,5 @@
 """The tiny models against the public implementation's results, at the limits that float32 allows."""
+
 import dataclasses
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Experts and rows spread over eight devices give what one device gives."""
+
 import dataclasses
 
 import jax
@@ -72,9 +73,7 @@ def on_one_device(model, run):
 def test_eight_devices_equal_one(model, on_one_device, run_parallel, assert_near):
     params, config = model
     want, want_cache, want_taps = on_one_device
-    got, got_cache, got_taps = run_parallel(
-        params, config, IDS, mask=MASK, cache=init_cache(config, 8, 7), taps=True
-    )
+    got, got_cache, got_taps = run_parallel(params, config, IDS, mask=MASK, cache=init_cache(config, 8, 7), taps=True)
     assert got.sharding.spec[0] == "x" and got_cache.layers[1].key.sharding.spec[0] == "x"
     assert_near(got, want, 2e-5, "logits")
     for a, b in zip(jax.tree.leaves(got_cache), jax.tree.leaves(want_cache), strict=True):

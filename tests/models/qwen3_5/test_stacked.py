@@ -1,4 +1,5 @@
 """The stacked form: one scan over blocks gives what the loop over layers gives."""
+
 import dataclasses
 
 import jax

@@ -1,4 +1,5 @@
 """The tokenizer beside a checkpoint."""
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
