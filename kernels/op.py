@@ -129,7 +129,13 @@ class Op:
 
         Returns:
             What the reference returns.
+
+        Raises:
+            ValueError: the Op has no implementation of that name.
         """
+        names = [i.name for i in self.implementations]
+        if implementation not in (None, "auto", *names):
+            raise ValueError(f"{self.name} has no implementation {implementation!r}; it has {names}, 'auto' and None")
         flat, in_tree = jax.tree.flatten(args)
         flat = [a if isinstance(a, jax.Array) else jnp.asarray(a) for a in flat]
         signature = Signature(self, in_tree, tuple(sorted(static.items())), ())

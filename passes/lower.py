@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import InconclusiveDimensionOperation
 
 from .errors import Refuse
 from .ir import jaxprs
@@ -49,14 +50,13 @@ def _choose(node: Node, region: Region, context: Context) -> None:
     avals = signature.argument_avals([_aval(a) for a in node.inputs])
     platform = context.target.platform
     for implementation in signature.op.implementations:
-        reason = implementation.refusal(platform, avals, dict(signature.static))
-        if reason is not None:
-            continue
         try:
+            if implementation.refusal(platform, avals, dict(signature.static)) is not None:
+                continue
             claim = implementation_claim(signature, implementation, avals, context)
             if node.certificate is not None:
                 demand(replace(node.certificate, implementation=claim), context)
-        except Refuse as refusal:
+        except (Refuse, InconclusiveDimensionOperation) as refusal:
             context.report.notes.append(f"{signature.op.name} keeps its reference at {node.source}: {refusal}")
             continue
         _set_implementation(node, region, implementation.name)

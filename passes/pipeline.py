@@ -94,7 +94,7 @@ class ApplyRules(EditingPass):
         before = len(context.report.rows)
         apply_rules(program, self.rules, context, self.name)
         fired = {row.rule for row in context.report.rows[before:]}
-        for name in self.names:
+        for name in dict.fromkeys(self.names):
             if name not in fired and not context.exhausted:
                 context.report.notes.append(f"rule {name} was asked for and never fired; jaxsplice.explain says why")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .rewrite.certificate import Certificate
+from .rewrite.certificate import KINDS, Certificate
+
+WIDTH = 80  # columns of the printed report
+MAX_REASONS = 3  # refusals printed per rule; all are in `statistics`
 
 
 @dataclass
@@ -103,22 +107,30 @@ class Report:
             error = f"{max(errors):.0e}" if errors else "-"
             trips = self.trip_counts[rule]
             runs = "?" if trips is None else str(trips)
-            lines.append(
-                f"{rule:<18} {self.counts[rule]:>4} {runs:>5}  {weakest.kind:<15} {error:>7}  {rows[0].what}"[:80]
-            )
+            head = f"{rule:<18} {self.counts[rule]:>4} {runs:>5}  {weakest.kind:<15} {error:>7}  "
+            lines.append(head + textwrap.shorten(rows[0].what, WIDTH - len(head), placeholder="..."))
         return lines
 
     def _tail(self) -> list[str]:
-        refused = [
-            f"refused {name} x{count}: {why}"
-            for name, s in self.statistics.items()
-            for why, count in s.refusals.items()
+        sentences = [*self._refusals(), *dict.fromkeys(self.notes)]
+        if self.seconds:
+            sentences.append("time: " + ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items()))
+        return [
+            line
+            for sentence in sentences
+            for line in textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         ]
-        spent = ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items())
-        return [*refused, *self.notes, *([f"time: {spent}"] if spent else [])]
+
+    def _refusals(self) -> list[str]:
+        """Why rules left places alone that look like theirs, the commonest reasons first."""
+        lines = []
+        for name, statistics in self.statistics.items():
+            reasons = statistics.refusals.most_common()
+            lines += [f"refused {name} x{count}: {why}" for why, count in reasons[:MAX_REASONS]]
+            if len(reasons) > MAX_REASONS:
+                lines.append(f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.statistics has all")
+        return lines
 
 
 def _strength(certificate: Certificate) -> int:
-    from .rewrite.certificate import KINDS
-
     return KINDS.index(certificate.kind)

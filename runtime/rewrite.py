@@ -91,11 +91,24 @@ def trace(
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise TraceError(
             f"{name} could not be traced with arguments ({given}): {type(error).__name__}: {reason} "
-            "A function to be traced takes arrays, and may not look at their values; mark others as static."
+            f"A function to be traced takes arrays, and may not look at their values; {_static_hint(args, kwargs)}"
         ) from error
     in_tree = traced.in_tree if hasattr(traced, "in_tree") else jax.tree.structure(traced.args_info)
     out_tree = jax.tree.structure(traced.out_info)
     return Graph(traced.jaxpr, in_tree, out_tree, _graph_name(name))
+
+
+def _static_hint(args, kwargs) -> str:
+    """How to mark as static what is no array."""
+
+    def is_array(value) -> bool:
+        return all(isinstance(a, int | float | complex) or hasattr(a, "dtype") for a in jax.tree.leaves(value))
+
+    if names := tuple(k for k, v in kwargs.items() if not is_array(v)):
+        return f"static_argnames={names} marks those that are none."
+    if places := tuple(i for i, a in enumerate(args) if not is_array(a)):
+        return f"static_argnums={places} marks those that are none."
+    return "mark others as static (static_argnums=, static_argnames=)."
 
 
 def _graph_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import InconclusiveDimensionOperation
 
 from ..errors import JaxspliceError, Refuse
 from ..ir.extract import extract
@@ -71,7 +72,7 @@ class Context:
             statistics = self.report.statistics_of(name)
             statistics.tried = search.tried
             statistics.matched = sum(r.rule == name for r in self.report.rows)
-            statistics.refusals = Counter(why for why, _ in search.refusals)
+            statistics.refusals = search.standing()
         return self.report
 
 
@@ -127,8 +128,8 @@ def rewrite_match(match: Match, context: Context, stage: str) -> bool:
     """Prove one match and splice it in; a refusal is recorded and leaves the program as it was."""
     try:
         after, certificate = admit(match, context)
-    except Refuse as refusal:
-        context.search(match.rule).refuse(str(refusal), match.anchor)
+    except (Refuse, InconclusiveDimensionOperation) as refusal:
+        context.search(match.rule).refuse(str(refusal).splitlines()[0], match.anchor)
         return False
     what, alive = _what(match), sum(n.live for n in match.nodes)
     source = match.source

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import jax
+from jax.errors import InconclusiveDimensionOperation
 
 from ..ir.region import OUTPUT, Node, Region, Value
 from ..normalize import Cursor
@@ -133,6 +134,8 @@ def _ranked(candidates: Iterator[tuple[int, Match]], search: Search, root: Node)
                 break
     except OutOfSteps:
         search.refuse("the search here was given up: too many ways to group the operands", root)
+    except InconclusiveDimensionOperation as error:
+        search.refuse(f"symbolic sizes cannot be compared: {str(error).splitlines()[0]}", root)
     others.sort(key=lambda pair: pair[0])
     for _, match in others[:2]:
         if root.live:
@@ -161,7 +164,7 @@ def _excluded(pattern: Pattern, root: Cursor, views) -> str | None:
             for _ in unifier.unify(other.outputs[0], root):
                 if not isinstance(align(unifier, [(other.outputs[0].index, root.index)]), str):
                     return name
-        except OutOfSteps:
+        except (OutOfSteps, InconclusiveDimensionOperation):
             continue
     return None
 

@@ -41,7 +41,8 @@ def match_product(u: Unifier, pattern: tuple[float, list[Factor]], q: Term) -> I
                 yield
         elif len(captures) == 1 and coefficient:
             name, exponent = captures[0]
-            if u.capture(name, (found / coefficient) ** (1.0 / exponent)):
+            base = found / coefficient
+            if (base > 0 or exponent == 1.0) and u.capture(name, base ** (1.0 / exponent)):
                 yield
         u.undo(mark)
 

@@ -53,6 +53,8 @@ def bytes_needed(closed) -> int:
 
 
 def _bytes(aval) -> int:
+    if not all(isinstance(d, int) for d in getattr(aval, "shape", ())):
+        return MAX_BYTES + 1  # symbolic sizes: measured at the rule's own
     return 8 * int(np.prod(getattr(aval, "shape", ()), dtype=np.int64))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
+from jax.errors import InconclusiveDimensionOperation
 
 from ..errors import Refuse
 from ..ir import jaxprs
@@ -78,6 +79,8 @@ def same_term(pattern, outputs: Sequence[Cursor], fixed: Sequence[Value], views:
             return None
     except OutOfSteps:
         return "too large to compare"
+    except InconclusiveDimensionOperation:
+        return "symbolic sizes cannot be compared"
     best = unifier.best
     if best is None:
         return "the terms differ"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
-from ..ir.jaxprs import SourceLine
 from ..ir.region import Node
 from .mismatch import Mismatch
 from .rule import GraphRule, Rule
@@ -17,10 +17,15 @@ class Search:
     rule: Rule | GraphRule
     explain: bool = False
     tried: int = 0
-    refusals: list[tuple[str, SourceLine]] = field(default_factory=list)
+    refusals: list[tuple[str, Node]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
     again: set[int] = field(default_factory=set)  # anchors (by id) that were refused: other rewrites may free them
 
     def refuse(self, why: str, node: Node) -> None:
         """Note a lawful no."""
-        self.refusals.append((why, node.source))
+        self.refusals.append((why, node))
+
+    def standing(self) -> Counter:
+        """Reason -> places that are still there: what a rewrite took in the end was not missed."""
+        places = {(why, id(node)) for why, node in self.refusals if node.live}
+        return Counter(why for why, _ in places)

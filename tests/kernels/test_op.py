@@ -234,3 +234,9 @@ def test_a_vmapped_implementation_sees_one_example():
 def test_tolerances_depend_on_the_type():
     limits = Tolerance(1e-5, 2e-2, "roundings")
     assert [limits.of(d) for d in (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)] == [1e-5, 1e-5, 2e-2, 2e-2]
+
+
+def test_an_unknown_implementation_is_an_error_that_names_those_there_are():
+    double = Op("double-named", lambda x: x + x)
+    with pytest.raises(ValueError, match="no implementation 'fast'; it has"):
+        double(jnp.ones(3), implementation="fast")
