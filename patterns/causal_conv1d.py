@@ -48,6 +48,12 @@ def after_zeros(x, weight):
     return causal_conv1d(x, weight, None, activation=None)
 
 
+def before_blank(x, weight):
+    """Fewer tokens than taps behind a state of zeros: some taps meet nothing but zeros."""
+    state = jnp.zeros((x.shape[0], weight.shape[0] - 1, x.shape[2]), x.dtype)
+    return before_state(x, weight, state)
+
+
 def before_state_silu(x, weight, state):
     """As `before_state`, then silu."""
     return jax.nn.silu(before_state(x, weight, state))
@@ -61,6 +67,11 @@ def after_state_silu(x, weight, state):
 def before_zeros_silu(x, weight):
     """As `before_zeros`, then silu."""
     return jax.nn.silu(before_zeros(x, weight))
+
+
+def before_blank_silu(x, weight):
+    """As `before_blank`, then silu."""
+    return jax.nn.silu(before_blank(x, weight))
 
 
 def after_zeros_silu(x, weight):
@@ -86,6 +97,8 @@ def _shapes(batch: int, tokens: int, channels: int, taps: int):
 
 _WITH_STATE = [Case(*_shapes(2, t, 6, k)) for k in (4, 3, 2) for t in (9, 3, 2, 1)]
 _WITHOUT = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in (9, 3, 2)]
+_BLANK = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in range(2, k)]
+_ONE_TOKEN = [Case(*_shapes(2, 1, 6, k)[:2]) for k in (4, 3, 2)]
 X, W, S = _shapes(2, 9, 6, 4)
 
 
@@ -108,7 +121,9 @@ _family = partial(Rule, "causal-conv1d", where=where, benefit="shifted multiply-
 rules = (
     _family(before=before_state_silu, after=after_state_silu, cases=_WITH_STATE, priority=4),
     _family(before=before_zeros_silu, after=after_zeros_silu, cases=_WITHOUT, priority=3),
+    _family(before=before_blank_silu, after=after_zeros_silu, cases=_BLANK + _ONE_TOKEN, priority=2),
     _family(before=before_state, after=after_state, cases=_WITH_STATE, priority=2),
+    _family(before=before_blank, after=after_zeros, cases=_BLANK, priority=1),
     _family(
         before=before_zeros,
         after=after_zeros,

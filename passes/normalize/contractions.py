@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ..ir.region import Node
 from .cursor import Cursor
-from .index import Index, Label, affine, bounds, constant, of_label, shift
-from .layout import is_zero
+from .index import Index, Label, affine, bounds, constant, of_label
+from .layout import pieces_read
 from .terms import Add, Prod, Sum, Term, expands, operand
 
 MAX_TAPS = 16  # convolutions up to this length are written out tap by tap
@@ -67,16 +67,8 @@ def _sub(cursor: Cursor, node: Node) -> Add:
 def _concatenate(cursor: Cursor, node: Node) -> Add | None:
     if node.outputs[0].aval.dtype.kind == "b":
         return None
-    axis, first, addends = node.params["dimension"], 0, []
-    low, high = bounds(cursor.index[axis])
-    for piece in node.inputs:
-        size = piece.aval.shape[axis]
-        if low < first + size and high >= first and not is_zero(piece):
-            index = list(cursor.index)
-            index[axis] = shift(index[axis], -first)
-            addends.append((1.0, cursor.at(piece, index)))
-        first += size
-    return Add(0.0, tuple(addends), node)
+    addends = tuple((1.0, cursor.at(piece, index)) for piece, index in pieces_read(cursor, node))
+    return Add(0.0, addends, node)
 
 
 @expands("contractions", "conv_general_dilated")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ..ir.jaxprs import Literal
 from ..ir.region import Node, Value
@@ -162,23 +163,33 @@ def _pad(cursor: Cursor, node: Node) -> Cursor | None:
 
 @peels("layout", "concatenate")
 def _one_piece(cursor: Cursor, node: Node) -> Cursor | None:
-    """A read that stays within one piece; reads across pieces are sums of padded pieces (contractions.py)."""
-    axis = node.params["dimension"]
+    """A read of one piece, or of one with zeros beside it; other reads across pieces are sums (contractions.py)."""
+    met = pieces_read(cursor, node)
+    if len(met) != 1 or (node.outputs[0].aval.dtype.kind == "b" and cursor.at(*met[0]).padded):
+        return None
+    piece, index = met[0]
+    return cursor.at(piece, index)
+
+
+def pieces_read(cursor: Cursor, node: Node) -> list[tuple[Any, list[Index]]]:
+    """The pieces of a concatenation that a read meets and that are not zero, each with its own index."""
+    axis, first, found = node.params["dimension"], 0, []
     low, high = bounds(cursor.index[axis])
-    first = 0
     for piece in node.inputs:
         size = piece.aval.shape[axis]
-        if low >= first and high < first + size:
+        inner = low >= first and high < first + size
+        if inner or (low < first + size and high >= first and not is_zero(piece)):
             index = list(cursor.index)
             index[axis] = shift(index[axis], -first)
-            return cursor.at(piece, index)
+            found.append((piece, index))
         first += size
-    return None
+    return found
 
 
 def is_zero(atom) -> bool:
     """Whether a value is zero everywhere: a literal, or a broadcast of one."""
-    while type(atom) is Value and atom.node is not None and atom.node.primitive in ("reshape", "convert_element_type"):
+    moved = ("reshape", "convert_element_type", "transpose", "slice", "squeeze", "broadcast_in_dim")
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in moved:
         atom = atom.node.inputs[0]
     return literal_number(atom) == 0
 

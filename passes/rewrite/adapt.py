@@ -37,6 +37,18 @@ class Plan(NamedTuple):
         return array if self.shape is None else lax.reshape(array, self.shape)
 
 
+class Moves(NamedTuple):
+    """Per dimension of an argument, and of the program's array: how far each occurrence is from the first."""
+
+    pattern: list[tuple[int, ...]]
+    program: list[tuple[int, ...]]
+
+
+def offsets(indices: Sequence[Sequence[Index]]) -> list[tuple[int, ...]]:
+    """Per dimension, the offsets of several reads from the first of them."""
+    return [tuple(i[0] - column[0][0] for i in column) for column in zip(*indices)]
+
+
 class Dim(NamedTuple):
     """One dimension read by an index: its axes (most significant first) with offset and stride, or None when opaque."""
 
@@ -78,6 +90,7 @@ def plan_argument(
     q_shape: Sequence[int],
     alignment: Alignment,
     expand_first: frozenset[Label],
+    moves: Moves,
 ) -> tuple[Plan, tuple[int, ...]] | None:
     """Plan from a program array to a pattern argument.
 
@@ -88,6 +101,7 @@ def plan_argument(
         q_shape: that array's shape.
         alignment: pattern axis -> program axes.
         expand_first: pattern axes whose program axes stay separate dimensions.
+        moves: how the other occurrences of the argument differ from this one.
 
     Returns:
         The plan and the argument's shape, or None when no plan of this form exists.
@@ -96,7 +110,7 @@ def plan_argument(
     q_dims = [read_dim(i) for i in q_index]
     opaque = [k for k, (d, n) in enumerate(zip(p_dims, p_shape)) if not is_whole(d, n)]
     images = [_image(d, alignment) for d in p_dims]
-    partners = _partners(opaque, p_index, q_index, alignment)
+    partners = _partners(opaque, p_index, q_index, alignment, moves)
     if partners is None:
         return None
     cut, axes = _cut_and_axes(q_dims, q_shape, p_dims, {q: p for p, q in partners.items()})
@@ -114,13 +128,18 @@ def _image(dim: Dim, alignment: Alignment) -> list[Label] | None:
     return None if dim.atoms is None else [q for a in dim.atoms for q in alignment.get(a, [])]
 
 
-def _partners(opaque, p_index, q_index, alignment) -> dict[int, int] | None:
-    """For pattern dimensions not read plainly (a convolution's time): the program dimension with the same axes."""
+def _partners(opaque, p_index, q_index, alignment, moves: Moves) -> dict[int, int] | None:
+    """For pattern dimensions not read plainly (a convolution's time): the program dimension with the same axes, and
+    the same way from one occurrence to the next."""
     out: dict[int, int] = {}
     for k in opaque:
         wanted = {q for label, _ in resolve(p_index[k])[1] for q in alignment.get(label, [])}
         fitting = [
-            j for j, i in enumerate(q_index) if j not in out.values() and {a for a, _ in resolve(i)[1]} == wanted
+            j
+            for j, i in enumerate(q_index)
+            if j not in out.values()
+            and moves.program[j] == moves.pattern[k]
+            and {a for a, _ in resolve(i)[1]} == wanted
         ]
         if not fitting:
             return None

@@ -44,7 +44,11 @@ def match_argument(u: Unifier, p: Cursor, q: Term) -> Iterator[None]:
 
 
 def _bind(u: Unifier, slot: int, p: Cursor, q: Cursor) -> Iterator[None]:
-    levels = tuple(c for c in _unrounded(chain(q, u.views)) if c.frame is None and type(c.atom) is Value)
+    levels = tuple(
+        c
+        for c in _unrounded(chain(q, u.views))
+        if c.frame is None and type(c.atom) is Value and (c.padded or not p.padded)
+    )
     seen = u.bindings.setdefault(slot, [])
     if seen:
         first = {id(c.atom): c.index for c in seen[0].levels}

@@ -23,7 +23,7 @@ _TAKEN = "an operation that already plays another part of the pattern"
 
 def match_sum_over_axes(u: Unifier, p: Sum, q: Sum) -> Iterator[None]:
     """Two sums over axes; which axis is which follows from their bodies."""
-    if not u.claim(_where(p), _where(q)):
+    if not u.claim(_part(p), _where(q)):
         u.fail(p, q, _TAKEN)
     elif not _same_static(u, p.node, q.node):
         u.fail(p, q, "other parameters")
@@ -36,6 +36,11 @@ def match_sum_over_axes(u: Unifier, p: Sum, q: Sum) -> Iterator[None]:
         u.fail(p, q, "a product in higher precision")
     else:
         yield from u.unify(p.body, q.body)
+
+
+def _part(term: Sum) -> tuple:
+    """A sum of the pattern, by its offsets: each result reads it along axes of its own."""
+    return id(term.node), tuple(offset for offset, _ in term.index)
 
 
 def _where(term: Sum) -> tuple:

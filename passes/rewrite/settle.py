@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from ..ir.region import OUTPUT, Region, Value
 from ..normalize import Cursor
 from ..normalize.cursor import PEEL
 from ..normalize.index import Label
-from .adapt import Plan, plan_argument, plan_result
+from .adapt import Moves, Plan, offsets, plan_argument, plan_result
 from .align import align
 from .cover import covered, refuse_escapes
 from .leaves import Occurrence, is_rounding
@@ -117,13 +117,20 @@ def _plans(bindings: dict[int, list[Occurrence]], pattern: Pattern, alignment, e
         shape = pattern.region.inputs[slot].aval.shape
         for level in occurrences[0].levels:
             if id(level.atom) in shared:
+                again = [_at_level(o, level) for o in occurrences]
+                moves = Moves(offsets([o.index for o in occurrences]), offsets(again))
                 made = plan_argument(
-                    occurrences[0].index, shape, level.index, level.atom.aval.shape, alignment, expand_first
+                    occurrences[0].index, shape, level.index, level.atom.aval.shape, alignment, expand_first, moves
                 )
                 if made is not None:
                     reads.append(Read(level.atom, *made))
         out.append(reads)
     return out
+
+
+def _at_level(occurrence: Occurrence, level: Cursor) -> Sequence[Any]:
+    """Where another occurrence reads the array of a level."""
+    return next(c.index for c in occurrence.levels if c.atom is level.atom)
 
 
 def _choices(plans: list[list[Read]]) -> Iterator[list[Read]]:

@@ -10,21 +10,19 @@ no implementation that does the counted work can be much faster.
 
 import importlib
 import pathlib
-import statistics
-import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from timing import gemm_flops_per_s, seconds
 
 import jaxsplice.kernels
 
 OP = flags.DEFINE_string("op", "", "Only Ops whose folder name contains this.")
 SHAPE = flags.DEFINE_string("shape", "", "Only shapes whose name contains this; without it, tiny, small and 0.8b.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each implementation.")
-TURN_S = flags.DEFINE_float("turn_s", 0.1, "Length of a turn: as many calls as fit of the slower, at least one.")
+TURN_S = flags.DEFINE_float("turn_s", 0.1, "Length of a turn: as many calls as fit of the slowest, at least one.")
 
 QUICK = ("tiny", "small", "0.8b")
 MAX_BYTES = 2 * 2**30
@@ -41,8 +39,9 @@ def main(argv):
             work = part(op, "cost").cost(*avals, **static)
             if not wanted(name) or work["hbm_bytes_read"] > MAX_BYTES:
                 continue
-            function = [getattr(part(op, module), op) for module in ("reference", "xla")]
-            reference_s, xla_s = seconds(function, sample(op, avals, static), static)
+            args = sample(op, avals, static)
+            calls = [jitted(getattr(part(op, module), op), args, static) for module in ("reference", "xla")]
+            reference_s, xla_s = seconds(calls, ROUNDS.value, TURN_S.value)
             floor_s = work["flops"] / peak[avals[0].dtype.type]
             ratio = reference_s / xla_s
             print(
@@ -76,32 +75,10 @@ def sample(op: str, avals, static) -> list:
     return [None if a is None else jnp.asarray(rng.standard_normal(a.shape), a.dtype) for a in avals]
 
 
-def seconds(functions: list[Callable], args: list, static: dict) -> list[float]:
-    """Median seconds per call of each function, run in turns."""
-    calls = [jax.jit(lambda *args, f=f: f(*args, **static)) for f in functions]
-    slowest_s = 0.0
-    for call in calls:
-        jax.block_until_ready(call(*args))
-        slowest_s = max(slowest_s, turn(call, args, 1))
-    count = max(1, int(TURN_S.value / slowest_s))
-    turns = [[turn(call, args, count) for call in calls] for _ in range(ROUNDS.value)]
-    return [statistics.median(column) for column in zip(*turns)]
-
-
-def turn(call: Callable, args: list, count: int) -> float:
-    """Seconds per call over `count` calls."""
-    start = time.perf_counter()
-    for _ in range(count):
-        jax.block_until_ready(call(*args))
-    return (time.perf_counter() - start) / count
-
-
-def gemm_flops_per_s(dtype, size: int = 2048) -> float:
-    """Speed of a large square matrix product."""
-    x = jnp.ones((size, size), dtype)
-    call = jax.jit(jnp.dot)
-    jax.block_until_ready(call(x, x))
-    return 2 * size**3 / min(turn(call, (x, x), 1) for _ in range(5))
+def jitted(function, args: list, static: dict):
+    """A call of a jitted function with these arguments."""
+    call = jax.jit(lambda *args: function(*args, **static))
+    return lambda: call(*args)
 
 
 if __name__ == "__main__":

@@ -127,8 +127,10 @@ def test_a_concatenation_is_one_piece_or_a_sum_of_padded_pieces():
 
 
 def test_zeros_in_a_concatenation_add_nothing():
-    head = expand(result(lambda x: jnp.concatenate([jnp.zeros(2), x]), (3,)), ALL)
-    assert len(head.addends) == 1
+    end = chain(result(lambda x: jnp.concatenate([jnp.zeros(2), x]), (3,)), ALL)[-1]
+    assert end.atom.role == ("input", 0) and end.index[0][0] == -2 and end.padded
+    three = expand(result(lambda x, y: jnp.concatenate([x, jnp.zeros((2, 1)).T[0], y]), (2,), (3,)), ALL)
+    assert len(three.addends) == 2
 
 
 def test_truth_values_are_not_added():
