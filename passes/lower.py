@@ -48,7 +48,7 @@ def is_op(node: Node) -> bool:
 def _choose(node: Node, region: Region, context: Context) -> None:
     signature = node.params["op"]
     avals = signature.argument_avals([_aval(a) for a in node.inputs])
-    platform = context.target.platform
+    platform, refused = context.target.platform, []
     for implementation in signature.op.implementations:
         try:
             if implementation.refusal(platform, avals, dict(signature.static)) is not None:
@@ -57,12 +57,18 @@ def _choose(node: Node, region: Region, context: Context) -> None:
             if node.certificate is not None:
                 demand(replace(node.certificate, implementation=claim), context)
         except (Refuse, InconclusiveDimensionOperation) as refusal:
-            context.report.notes.append(f"{signature.op.name} keeps its reference at {node.source}: {refusal}")
+            refused.append(str(refusal).splitlines()[0])
             continue
         _set_implementation(node, region, implementation.name)
         _record(node, claim, context)
+        _note(node, f"falls back to {implementation.name}", refused, context)
         return
+    _note(node, "keeps its reference", refused, context)
     _record(node, EXACT, context)  # the reference is the meaning
+
+
+def _note(node: Node, outcome: str, refused: list[str], context: Context) -> None:
+    context.report.notes += [f"{node.primitive} {outcome} at {node.source}: {why}" for why in refused]
 
 
 def _aval(atom) -> jax.ShapeDtypeStruct:
@@ -102,6 +108,8 @@ def implementation_claim(signature, implementation, args: Sequence[Any], context
     Raises:
         Refuse: it is off by more than the Op's tolerance, or there is no way to run it here.
     """
+    if implementation.function is signature.op.reference:
+        return EXACT
     if context.verify == "off":
         return Claim("assumed", note="verify='off'")
     started = time.perf_counter()

@@ -107,8 +107,11 @@ class Report:
             error = f"{max(errors):.0e}" if errors else "-"
             trips = self.trip_counts[rule]
             runs = "?" if trips is None else str(trips)
-            head = f"{rule:<18} {self.counts[rule]:>4} {runs:>5}  {weakest.kind:<15} {error:>7}  "
-            lines.append(head + textwrap.shorten(rows[0].what, WIDTH - len(head), placeholder="..."))
+            name = rule
+            if len(rule) > 18:  # on a line of its own
+                lines, name = [*lines, rule], ""
+            head = f"{name:<18} {self.counts[rule]:>4} {runs:>5}  {weakest.kind:<15} {error:>7}  "
+            lines.append(head + _shortened(rows[0].what, WIDTH - len(head)))
         return lines
 
     def _tail(self) -> list[str]:
@@ -130,6 +133,10 @@ class Report:
             if len(reasons) > MAX_REASONS:
                 lines.append(f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.statistics has all")
         return lines
+
+
+def _shortened(text: str, width: int) -> str:
+    return textwrap.shorten(text, width, placeholder="...") if width > 3 else ""
 
 
 def _strength(certificate: Certificate) -> int:

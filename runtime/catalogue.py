@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
+
+from jax import lax
 
 from jaxsplice import kernels
 from jaxsplice.kernels import Op
@@ -31,7 +34,8 @@ def rules_table() -> str:
     """One line per rule: name, stage, what it buys."""
     lines = [f"{'rule':<18} {'stage':<6} benefit"]
     for name, rules in _rules_by_name().items():
-        lines.append(f"{name:<18} {rules[0].stage:<6} {rules[0].benefit}"[:80])
+        head = f"{name:<18} {rules[0].stage:<6} "
+        lines += textwrap.wrap(head + rules[0].benefit, 80, subsequent_indent=" " * len(head))
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +46,7 @@ def rules_page() -> str:
         "Made by `jaxsplice rules --markdown`; do not edit. Each rule is one file of `patterns/`: its `before` is what",
         "is recognised, its `after` what takes its place. `jaxsplice explain` says why a rule does not apply.", "",
         f"The default pipeline is `{PIPELINES['default']}`.", "",
-        "| rule | stage | spellings | near misses | needs |", "| --- | --- | --- | --- | --- |",
+        "| rule | stage | variants | near misses | needs |", "| --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     by_name = _rules_by_name()
     for name, rules in by_name.items():
@@ -103,7 +107,8 @@ def _limits(op: Op) -> str:
 
 def _plain(signature: str) -> str:
     """`Float[jaxlib._jax.Array, 'B T C']` -> `Float[B T C]`."""
-    return re.sub(r"\[[\w.]+, '([^']*)'\]", r"[\1]", signature)
+    signature = signature.replace(inspect.formatannotation(lax.PrecisionLike), "PrecisionLike")
+    return re.sub(r"(?:jaxtyping\.)?(\w+)\[[\w.]+, '([^']*)'\]", r"\1[\2]", signature)
 
 
 def _first_paragraph(fn) -> str:

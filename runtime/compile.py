@@ -10,8 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jaxsplice.passes.errors import JaxspliceError
 
-from .rewrite import Result, rewrite, trace
+from .rewrite import Result, rewrite
 from .target import Target
+from .tracing import trace
 
 
 class Compiled:

@@ -11,8 +11,8 @@ from jaxsplice.passes.ir.graph import Graph
 from jaxsplice.passes.rewrite.drive import Context
 
 from .library import library
-from .rewrite import trace
 from .target import Target
+from .tracing import trace
 
 _REFUSED = 10**6  # depth of a whole pattern that was found and declined; one that failed its proof counts more
 _HINTS = {  # what was found -> what the user may do

@@ -133,9 +133,9 @@ class Generator:
             raise JaxspliceError("give at least one prompt, and no empty one")
         if max_tokens < 1:
             raise JaxspliceError(f"max_tokens={max_tokens}: at least 1 is needed")
-        worst = max((i for p in prompts for i in p), key=lambda i: max(i, -i))
-        if not 0 <= worst < self.config.vocab_size or any(i < 0 for p in prompts for i in p):
-            raise JaxspliceError(f"token id {worst} is outside the vocabulary of {self.config.vocab_size}")
+        unknown = next((i for p in prompts for i in p if not 0 <= i < self.config.vocab_size), None)
+        if unknown is not None:
+            raise JaxspliceError(f"token id {unknown} is outside the vocabulary of {self.config.vocab_size}")
         longest = max(map(len, prompts))
         ids = np.zeros((len(prompts), longest), np.int32)
         mask = np.zeros((len(prompts), longest), bool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from jaxsplice.passes.errors import JaxspliceError
 from jaxsplice.passes.ir import jaxprs
 
 from .library import library
-from .rewrite import Result, rewrite, trace
+from .rewrite import Result, rewrite, verify_level
 from .target import Target
+from .tracing import positions_given, static_positions, trace
 
 
 class Optimized:
@@ -30,7 +30,7 @@ class Optimized:
     def __init__(self, fn: Callable, options: dict[str, Any], static_argnums, static_argnames, donate_argnums):
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._options = fn, options
-        self._static_argnums, self._static_argnames = _static_positions(fn, static_argnums, static_argnames)
+        self._static_argnums, self._static_argnames = static_positions(fn, static_argnums, static_argnames)
         self._donate_argnums = donate_argnums
         self._cache: dict[Any, tuple[Result, Callable]] = {}
 
@@ -46,7 +46,11 @@ class Optimized:
     def _prepare(self, args, kwargs):
         statics, dynamic_args, dynamic_kwargs = self._split(args, kwargs)
         flat, tree = jax.tree.flatten((dynamic_args, dynamic_kwargs))
-        key = (statics, tree, tuple(map(_type_key, flat)), get_abstract_mesh(), _jax_settings())
+        try:
+            key = (statics, tree, tuple(map(_type_key, flat)), get_abstract_mesh(), _jax_settings())
+        except TypeError:
+            self._trace(args, kwargs)  # says which argument is no array, and the way out
+            raise
         found = self._cache.get(key)
         if found is None:
             found, cachable = self._rewrite(args, kwargs)
@@ -55,18 +59,21 @@ class Optimized:
         return (*found, flat, tree)
 
     def _rewrite(self, args, kwargs) -> tuple[tuple[Result, Callable], bool]:
-        graph = trace(
-            self._fn, *args, static_argnums=self._static_argnums, static_argnames=self._static_argnames, **kwargs
-        )
+        graph = self._trace(args, kwargs)
         result = rewrite(graph, **self._options)
         run = jaxprs.as_function(result.after.to_jaxpr())
-        donated = self._donated(args, kwargs) if self._donate_argnums else ()
+        donated = self._donated(args)
         # consts that are tracers belong to an outer transformation: such a program is good for one call only
         open_over = any(isinstance(c, Tracer) for c in jaxprs.consts_of(graph.to_jaxpr()))
         return (result, run if open_over else jax.jit(run, donate_argnums=donated)), not open_over
 
+    def _trace(self, args, kwargs):
+        return trace(
+            self._fn, *args, static_argnums=self._static_argnums, static_argnames=self._static_argnames, **kwargs
+        )
+
     def _split(self, args, kwargs):
-        static = {i % len(args) for i in self._static_argnums or () if -len(args) <= i < len(args)}
+        static = positions_given(self._static_argnums, args)
         names = set(self._static_argnames or ())
         statics = (
             tuple((i, args[i]) for i in sorted(static)),
@@ -75,10 +82,9 @@ class Optimized:
         dynamic_args = tuple(a for i, a in enumerate(args) if i not in static)
         return statics, dynamic_args, {k: v for k, v in kwargs.items() if k not in names}
 
-    def _donated(self, args, kwargs) -> tuple[int, ...]:
+    def _donated(self, args) -> tuple[int, ...]:
         """Flat positions of donated arguments."""
-        wanted = {self._donate_argnums} if isinstance(self._donate_argnums, int) else set(self._donate_argnums)
-        static = {i % len(args) for i in self._static_argnums or ()}
+        wanted, static = positions_given(self._donate_argnums, args), positions_given(self._static_argnums, args)
         out, at = [], 0
         for i, arg in enumerate(args):
             if i in static:
@@ -143,29 +149,11 @@ def optimize(
     options = {
         "target": Target.parse(target),
         "passes": library().pipeline(passes),  # unknown names fail here, not at the first call
-        "verify": verify,
+        "verify": verify_level(verify),
         "dump_dir": dump_dir,
         "stop_after": stop_after,
     }
     return Optimized(fn, options, static_argnums, static_argnames, donate_argnums)
-
-
-def _static_positions(fn: Callable, argnums, argnames):
-    """Static arguments by position and by name, each completed from the other, as jax.jit does."""
-    argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
-    argnames = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
-    try:
-        names = [
-            p.name
-            for p in inspect.signature(fn).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):
-        return argnums or None, argnames or None
-    from_names = [names.index(n) for n in argnames if n in names]
-    from_nums = [names[i] for i in argnums if -len(names) <= i < len(names)]
-    positions = tuple(dict.fromkeys([*(i % len(names) if names else i for i in argnums), *from_names]))
-    return positions or None, tuple(dict.fromkeys([*argnames, *from_nums])) or None
 
 
 def _type_key(x) -> tuple:

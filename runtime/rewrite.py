@@ -1,17 +1,14 @@
-"""trace and rewrite: a function to a Graph, a Graph to a Result."""
+"""rewrite: a Graph to a Result."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from jaxsplice.passes.errors import JaxspliceError, TraceError
+from jaxsplice.passes.errors import JaxspliceError
 from jaxsplice.passes.ir.check import same_signature, verify_graph
 from jaxsplice.passes.ir.graph import Graph
 from jaxsplice.passes.report import Report
@@ -20,6 +17,7 @@ from jaxsplice.passes.rewrite.drive import Context
 
 from .library import library
 from .target import Target
+from .tracing import trace
 
 DUMP_DIR_VARIABLE = "JAXSPLICE_DUMP_DIR"
 VERIFY_LEVELS = ("off", "auto", "strict")
@@ -49,75 +47,6 @@ class Result:
     def __call__(self, *args, **kwargs):
         """Run the rewritten program."""
         return self.after(*args, **kwargs)
-
-
-def trace(
-    fn: Callable,
-    *args,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    **kwargs,
-) -> Graph:
-    """Trace a function to a Graph; nothing is executed.
-
-    Args:
-        fn: any function JAX can trace (jitted or not).
-        *args: arrays or `jax.ShapeDtypeStruct`s, in any pytree.
-        static_argnums: as in `jax.jit`.
-        static_argnames: as in `jax.jit`.
-        **kwargs: keyword arguments of `fn`.
-
-    Returns:
-        The Graph; call it with the same pytrees, static arguments left out.
-
-    Raises:
-        TraceError: JAX could not trace the function with these arguments.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> graph = trace(lambda x: jnp.tanh(x["a"]), {"a": jax.ShapeDtypeStruct((2,), jnp.float32)})
-        >>> graph.primitives()
-        {'tanh': 1}
-    """
-    if not callable(fn):
-        raise TraceError(f"trace needs a function and was given {fn!r}")
-    name = getattr(fn, "__name__", type(fn).__name__)
-    try:
-        traced = jax.jit(fn, static_argnums=static_argnums, static_argnames=static_argnames).trace(*args, **kwargs)
-    except JaxspliceError:
-        raise
-    except Exception as error:
-        given = ", ".join(_short(a) for a in jax.tree.leaves((args, kwargs))[:8])
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise TraceError(
-            f"{name} could not be traced with arguments ({given}): {type(error).__name__}: {reason} "
-            f"A function to be traced takes arrays, and may not look at their values; {_static_hint(args, kwargs)}"
-        ) from error
-    in_tree = traced.in_tree if hasattr(traced, "in_tree") else jax.tree.structure(traced.args_info)
-    out_tree = jax.tree.structure(traced.out_info)
-    return Graph(traced.jaxpr, in_tree, out_tree, _graph_name(name))
-
-
-def _static_hint(args, kwargs) -> str:
-    """How to mark as static what is no array."""
-
-    def is_array(value) -> bool:
-        return all(isinstance(a, int | float | complex) or hasattr(a, "dtype") for a in jax.tree.leaves(value))
-
-    if names := tuple(k for k, v in kwargs.items() if not is_array(v)):
-        return f"static_argnames={names} marks those that are none."
-    if places := tuple(i for i, a in enumerate(args) if not is_array(a)):
-        return f"static_argnums={places} marks those that are none."
-    return "mark others as static (static_argnums=, static_argnames=)."
-
-
-def _graph_name(name: str) -> str:
-    return name if name.isidentifier() else "graph"
-
-
-def _short(leaf: Any) -> str:
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    return repr(leaf)[:40] if shape is None or dtype is None else f"{dtype}{list(shape)}"
 
 
 def rewrite(
@@ -157,10 +86,8 @@ def rewrite(
     """
     if not isinstance(graph, Graph):
         raise JaxspliceError(f"rewrite needs a Graph and was given {graph!r}; jaxsplice.trace(fn, *args) makes one")
-    if verify not in VERIFY_LEVELS:
-        raise JaxspliceError(f"verify={verify!r} is none of {', '.join(VERIFY_LEVELS)}")
     pipeline, target = library().pipeline(passes), Target.parse(target)
-    context = Context(target=target, verify=verify, stop_after=stop_after)
+    context = Context(target=target, verify=verify_level(verify), stop_after=stop_after)
     folder = dump_dir if dump_dir is not None else os.environ.get(DUMP_DIR_VARIABLE)
     watch = None
     if folder:
@@ -176,6 +103,17 @@ def rewrite(
     if watch is not None:
         watch.finish(result)
     return result
+
+
+def verify_level(verify: str) -> str:
+    """The level itself when there is such a level.
+
+    Raises:
+        JaxspliceError: there is none of that name.
+    """
+    if verify not in VERIFY_LEVELS:
+        raise JaxspliceError(f"verify={verify!r} is none of {', '.join(VERIFY_LEVELS)}")
+    return verify
 
 
 @functools.singledispatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -35,7 +36,7 @@ class Sampler:
     top_p: float = 1.0
 
     def __post_init__(self):
-        if self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+        if not 0 <= self.temperature < math.inf or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise JaxspliceError(
                 f"temperature={self.temperature}, top_k={self.top_k}, top_p={self.top_p}: temperature and top_k must "
                 "not be negative, and top_p must lie above 0 and at most at 1"

@@ -1,6 +1,7 @@
 """Checkpoint folders in the published format: config.json, and one safetensors file or shards with an index."""
 
 import json
+import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,36 +58,38 @@ def load(path: str | Path, dtype=None, sharding: Any = None) -> tuple[Params, Co
     return params, config
 
 
-def save(path: str | Path, params: Params | StackedParams, config: Config, max_shard_bytes: int = 5 * 10**9) -> None:
+def save(
+    path: str | Path, params: Params | StackedParams, config: Config, max_shard_bytes: int = 5 * 10**9, dtype=None
+) -> None:
     """Saves parameters as a checkpoint folder in the published format; `load` gives them back bit for bit.
+
+    Files are written under other names and put in place at the end, config.json last: where saving fails or is killed,
+    the folder holds no checkpoint, not a part of one.
 
     Args:
         path: folder to write; made if absent.
         params: parameters in either form.
         config: their configuration.
         max_shard_bytes: above this size the tensors go into several files, none larger (unless one tensor is).
+        dtype: type to store; None = as they are.  A_log and the gated norm's weight are float32 in any case.
 
     Raises:
         FileExistsError: the folder already holds a checkpoint.
         ValueError: a parameter's shape is not the configuration's.
     """
     params = unstack_blocks(params) if isinstance(params, StackedParams) else params
+    parts = _parts_by_tensor(params, config, dtype)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     if existing := [*folder.glob("model*.safetensors"), *folder.glob(INDEX_FILE)]:
         raise FileExistsError(f"save: {folder} already holds {existing[0].name}; remove it or give an empty folder")
-    parts = _parts_by_tensor(params, config)
-    shards = _shards({name: sum(array.nbytes for _, array in part) for name, part in parts.items()}, max_shard_bytes)
-    weight_map = {}
-    for number, names in enumerate(shards, start=1):
-        file = SINGLE_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        weight_map |= dict.fromkeys(names, file)
-        save_file({name: _assemble(parts[name]) for name in names}, folder / file, metadata={"format": "pt"})
-    if len(shards) > 1:
-        total = sum(array.nbytes for part in parts.values() for _, array in part)
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
-    (folder / "config.json").write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as unfinished:
+        _write(Path(unfinished), parts, max_shard_bytes)
+        for file in sorted(Path(unfinished).iterdir(), reverse=True):  # weights before their index
+            file.rename(folder / file.name)
+        config_file = Path(unfinished) / "config.json"
+        config_file.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+        config_file.replace(folder / config_file.name)
 
 
 # reading
@@ -191,7 +194,21 @@ def _some(names: list[str], shown: int = 4) -> str:
 # writing
 
 
-def _parts_by_tensor(params: Params, config: Config) -> dict[str, list[tuple[Published, jax.Array]]]:
+def _write(folder: Path, parts: dict[str, list[tuple[Published, jax.Array]]], max_shard_bytes: int) -> None:
+    """The files of weights, and their index when there are several."""
+    sizes = {name: sum(array.nbytes for _, array in part) for name, part in parts.items()}
+    shards = _shards(sizes, max_shard_bytes)
+    weight_map = {}
+    for number, names in enumerate(shards, start=1):
+        file = SINGLE_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        weight_map |= dict.fromkeys(names, file)
+        save_file({name: _assemble(parts[name]) for name in names}, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _parts_by_tensor(params: Params, config: Config, dtype) -> dict[str, list[tuple[Published, jax.Array]]]:
     """The parameters that make up each tensor, in the tensor's order: two for the experts' gate and up, else one."""
     places = published_parameters(config)
     if jax.tree.structure(places) != jax.tree.structure(params):
@@ -203,7 +220,8 @@ def _parts_by_tensor(params: Params, config: Config) -> dict[str, list[tuple[Pub
                 f"save: the parameter for {place.name} has shape {list(parameter.shape)}, but config calls for "
                 f"{list(place.shape)}; give the config that belongs to params"
             )
-        parts.setdefault(place.name, []).append((place, parameter))
+        stored = parameter if dtype is None else parameter.astype(np.float32 if place.float32 else dtype)
+        parts.setdefault(place.name, []).append((place, stored))
     return parts
 
 

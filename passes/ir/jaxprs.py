@@ -257,6 +257,28 @@ def context_of(eqn: Eqn):
         yield
 
 
+def at_source(closed, first: Eqn, here: Eqn):
+    """A closed jaxpr that was traced at one equation's source, moved to another's: its line and its name stack.
+
+    Args:
+        closed: the closed jaxpr.
+        first: the equation it was traced at.
+        here: the equation whose source its own equations get.
+
+    Returns:
+        The same closed jaxpr when both sources are one.
+    """
+    old, new = first.source_info, here.source_info
+    if old.traceback is new.traceback and old.name_stack == new.name_stack:
+        return closed
+
+    def moved(eqn: Eqn) -> Eqn:
+        own = new.name_stack + eqn.source_info.name_stack[len(old.name_stack) :]
+        return eqn.replace(source_info=eqn.source_info.replace(traceback=new.traceback, name_stack=own))
+
+    return rebuild(closed, eqns=[moved(eqn) for eqn in open_jaxpr(closed).eqns])
+
+
 # ---------------------------------------------------------------- tracing
 def trace_flat(fn: Callable, avals: Sequence[Any], axis_sizes: dict[str, int] | None = None) -> Any:
     """The closed jaxpr of a function of flat values that returns flat values.

@@ -6,6 +6,7 @@ JAX shares between two calls gives two sets of Values. A region nobody edited em
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -178,6 +179,7 @@ class Region:
         self.nodes: list[Node] = []
         self.by_primitive: dict[str, list[Node]] = {}
         self.changed = False
+        self.ordered_below = sys.maxsize  # before this position, what a node needs never stands behind it
         body = jaxprs.open_jaxpr(jaxpr)
         env: dict[Any, Value] = {}
         self.inputs = [self._input(v, ("input", i), env) for i, v in enumerate(body.invars)]
@@ -251,6 +253,8 @@ class Region:
         self.consts.extend(self._consts(closed, env))
         for a in inputs:
             self._expose(a)
+            if type(a) is Value and a.node is not None and a.node.position > position:
+                self.ordered_below = min(self.ordered_below, position)
         new: list[Node] = []
         for eqn in body.eqns:
             node = Node(eqn, self, [a if type(a) is Literal else env[a] for a in eqn.invars], position, None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import JaxspliceError
 from . import jaxprs
 from .jaxprs import DropVar, Literal
 
@@ -176,14 +177,23 @@ class Diff:
         return "\n".join(self.lines()) or "no difference"
 
 
-def diff(before: Graph, after: Graph) -> Diff:
+def diff(before: Graph | Any, after: Graph | None = None) -> Diff:
     """Compare two graphs.
 
     Args:
-        before: a Graph (or anything with `.before`, as a Result).
-        after: the Graph to compare it with.
+        before: a Graph; or a Result, which stands for the graph before its rewrites.
+        after: the Graph to compare it with; of a Result, the one after them when left out.
 
     Returns:
         A Diff.
+
+    Raises:
+        JaxspliceError: one of the two is no Graph.
     """
+    if hasattr(before, "after"):
+        before, after = before.before, after or before.after
+    for name, graph in (("before", before), ("after", after)):
+        if not hasattr(graph, "to_jaxpr"):
+            kind = type(graph).__name__
+            raise JaxspliceError(f"diff compares two Graphs, or the two of one Result; {name} is a {kind}")
     return Diff(before, after)

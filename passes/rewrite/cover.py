@@ -24,12 +24,14 @@ def covered(roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
         Refuse: something in between is neither bound nor computed from what is bound; or a bound value depends on a
             root (the region is not convex).
     """
-    bound, seen, stack = {id(v) for v in inputs}, {}, [v.node for v in roots if v.node is not None]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
+    bound, done, stack = {id(v) for v in inputs}, {}, [v.node for v in reversed(roots) if v.node is not None]
+    open_nodes: set[int] = set()
+    while stack:  # depth first: a node is done after all it needs
+        node = stack[-1]
+        if id(node) in done or id(node) in open_nodes:
+            done.setdefault(id(node), stack.pop())
             continue
-        seen[id(node)] = node
+        open_nodes.add(id(node))
         if node.eqn.effects and jaxprs.ordering_effects(node.eqn):
             raise Refuse(f"{node.primitive} inside it has an effect that must keep its place")
         for a in node.inputs:
@@ -37,9 +39,9 @@ def covered(roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
                 continue
             if a.node is None and a.role[0] != "const":
                 raise Refuse("it reads a value that no argument of `before` stands for")
-            if a.node is not None:
+            if a.node is not None and id(a.node) not in done:
                 stack.append(a.node)
-    nodes = sorted(seen.values(), key=lambda n: n.position)
+    nodes = list(done.values())
     if len(roots) > 1 or len(nodes) > 1:
         _refuse_cycle(nodes, roots, inputs)
     return nodes
@@ -47,7 +49,7 @@ def covered(roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
 
 def _refuse_cycle(nodes: list[Node], roots, inputs) -> None:
     inside, root_ids = {id(n) for n in nodes}, {id(v) for v in roots}
-    first = nodes[0].position
+    first = min(nodes[0].region.ordered_below, *(n.position for n in nodes))
     stack = [v for v in inputs if v.node is not None and v.node.position >= first]
     seen: set[int] = set()
     while stack:

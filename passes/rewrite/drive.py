@@ -14,7 +14,7 @@ from jax.errors import InconclusiveDimensionOperation
 
 from ..errors import JaxspliceError, Refuse
 from ..ir.extract import extract
-from ..ir.jaxprs import trace_flat
+from ..ir.jaxprs import at_source, trace_flat
 from ..ir.region import Program, Region
 from ..normalize import ALL, Cursor
 from ..report import Report, Row
@@ -96,14 +96,16 @@ def apply_rules(program: Program, rules: Sequence[Rule | GraphRule], context: Co
 
 def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
     fired: dict[str, int] = {}
+    sweeps: list[dict[str, int]] = []
     fresh: set[int] | None = None  # first look at everything, then at what changed
     for _ in range(MAX_SWEEPS):
         size = len(region.nodes)
         fired = {r.name: n for r in rules if (n := _sweep(region, r, context, stage, fresh))}
         if not fired or context.exhausted:
             return
+        sweeps.append(fired)
         fresh = {id(n) for n in region.nodes[size:] if n.live}
-    names = ", ".join(sorted(fired))
+    names = ", ".join(sorted({name for fired in sweeps[-2:] for name in fired}))
     raise JaxspliceError(
         f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own "
         "`before`, or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what "
@@ -173,9 +175,12 @@ _TRACED: dict[Any, Any] = {}  # `before` and `after` are traced once per distinc
 
 
 def _traced(match: Match, key, side: str, scope: str | None = None):
+    """One side of a rule at a match: traced at its first match, at later ones given their source."""
+    here = match.anchor.origin
     if (key, side) not in _TRACED:
-        _TRACED[key, side] = trace_at(match, side, scope)
-    return _TRACED[key, side]
+        _TRACED[key, side] = trace_at(match, side, scope), here
+    closed, first = _TRACED[key, side]
+    return closed if scope is None or first is here else at_source(closed, first, here)
 
 
 def demand(certificate: Certificate, context: Context) -> None:

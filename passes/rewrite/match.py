@@ -81,5 +81,5 @@ class Match:
         return (
             self.rule, variant, tuple(self.arguments), tuple(self.results), tuple(v.aval for v in self.inputs),
             tuple(sorted((k, str(v)) for k, v in self.params.items())), tuple(self.region.axis_sizes.items()),
-            id(self.anchor.eqn.ctx),
+            self.anchor.eqn.ctx,
         )  # fmt: skip

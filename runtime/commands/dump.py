@@ -26,7 +26,8 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, words: list[str]) -> int:
     """Trace, rewrite, write."""
     from jaxsplice.runtime.dump import dump_result
-    from jaxsplice.runtime.rewrite import rewrite, trace
+    from jaxsplice.runtime.rewrite import rewrite
+    from jaxsplice.runtime.tracing import trace
 
     if len(words) != 1 or values.args is None:
         raise JaxspliceError(

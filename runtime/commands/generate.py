@@ -7,7 +7,7 @@ import sys
 from absl import flags
 
 from .models import Model, define_model, load_model, prompts_of
-from .programs import define_rewriting
+from .programs import define_rewriting, refuse_words
 
 SUMMARY = "continue prompts with an optimised model, token by token"
 
@@ -26,6 +26,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, words: list[str]) -> int:
     """Load, generate, print."""
+    refuse_words(words)
     from jaxsplice.runtime.generate import Generator
     from jaxsplice.runtime.sampling import Sampler
 
@@ -54,8 +55,10 @@ def stop_ids(model: Model) -> list[int]:
 def stream_text(generator, model: Model, prompt: list[int], max_tokens: int, options: dict) -> list[int]:
     """Print a continuation as it comes; returns its tokens."""
     shown, tokens = "", []
-    sys.stdout.write(model.decode(prompt) if model.tokenizer is not None else "")
+    start = model.decode(prompt) if model.tokenizer is not None else ""
     for step in generator.stream([prompt], max_tokens, **options):
+        sys.stdout.write(start)  # not before there is something to continue it with
+        start = ""
         if step[0] < 0 or step[0] in options.get("stop", ()):
             break
         tokens.append(int(step[0]))

@@ -40,6 +40,17 @@ def define_args(values: flags.FlagValues) -> None:
     flags.DEFINE_string("args", None, text, flag_values=values)
 
 
+def refuse_words(words: list[str]) -> None:
+    """Commands that take flags only say so, instead of ignoring what else was typed."""
+    if words:
+        raise JaxspliceError(f"{words[0]!r} is not understood: this command takes --flags only, see --help")
+
+
+def _in_a_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def load_function(name: str) -> Callable:
     """The object that `package.module:function` names; modules are looked for in the current folder as well.
 
@@ -53,8 +64,8 @@ def load_function(name: str) -> Callable:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise JaxspliceError(f"cannot import {module_name!r}: {error}") from error
+    except Exception as error:  # whatever the module does when it is imported
+        raise JaxspliceError(f"cannot import {module_name!r}: {_in_a_line(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise JaxspliceError(f"module {module_name!r} has no {path!r}")
@@ -71,7 +82,11 @@ def parse_arguments(text: str) -> tuple:
         JaxspliceError: the text is neither.
     """
     if ":" in text:
-        made = load_function(text)()
+        function = load_function(text)
+        try:
+            made = function()
+        except Exception as error:  # whatever the user's function does
+            raise JaxspliceError(f"--args={text}: called without arguments, it failed: {_in_a_line(error)}") from error
         return made if isinstance(made, tuple) else (made,)
     out, at = [], 0
     while at < len(text):

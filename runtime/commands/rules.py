@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from absl import flags
 
+from .programs import refuse_words
+
 SUMMARY = "list rules (or Ops), as a table or as the pages of the documentation"
 
 
@@ -15,6 +17,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, words: list[str]) -> int:
     """Print the table or page."""
+    refuse_words(words)
     from jaxsplice.runtime import catalogue
 
     pages = {

@@ -11,7 +11,7 @@ from absl import flags
 from jaxsplice.models import qwen3_5
 
 from .models import Model, define_model, load_model, prompts_of
-from .programs import define_rewriting
+from .programs import define_rewriting, refuse_words
 
 SUMMARY = "run a model as it is and optimised, and compare"
 REPEATS = 5
@@ -25,6 +25,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, words: list[str]) -> int:
     """Compare the two on the prompts' prefill, then generate greedily with both."""
+    refuse_words(words)
     model = load_model(values)
     prompts = prompts_of(values, model)
     print(model.summary())

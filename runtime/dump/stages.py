@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxsplice.passes.errors import JaxspliceError
-from jaxsplice.passes.ir.files import write_whole
+from jaxsplice.passes.errors import JaxspliceError, no_such
+from jaxsplice.passes.ir.files import FORMATS, write_whole
 from jaxsplice.passes.ir.graph import Graph
 from jaxsplice.passes.ir.text import Diff, to_text
 
@@ -23,9 +23,9 @@ class StageDumps:
 
     def __init__(self, folder: Path, graph: Graph, target):
         self._folder = folder / f"{graph.name}_{next(_RUNS)}"
-        self._last, self._stage = graph, 0
+        self._last, self._stage = to_text(graph, sources=True), 0
         try:
-            self._write("before", graph)
+            self._write("before", self._last)
         except OSError as error:
             raise JaxspliceError(
                 f"cannot write dumps into {folder}: {error.strerror}; give a folder that can be written"
@@ -34,12 +34,13 @@ class StageDumps:
     def __call__(self, stage: str, graph: Graph) -> None:
         """Write a stage's graph when it differs from the one before."""
         self._stage += 1
-        if graph.to_jaxpr() is not self._last.to_jaxpr():
-            self._write(re.sub(r"[^a-z0-9-]+", "_", stage).strip("_"), graph)
-            self._last = graph
+        text = to_text(graph, sources=True)
+        if text != self._last:
+            self._write(re.sub(r"[^a-z0-9-]+", "_", stage).strip("_"), text)
+            self._last = text
 
-    def _write(self, name: str, graph: Graph) -> None:
-        write_whole(self._folder / f"{self._stage:02d}_{name}.txt", to_text(graph, sources=True) + "\n")
+    def _write(self, name: str, text: str) -> None:
+        write_whole(self._folder / f"{self._stage:02d}_{name}.txt", text + "\n")
 
     def finish(self, result: Result) -> None:
         """Write the report and the difference of first and last."""
@@ -59,17 +60,23 @@ def dump_result(result: Result, folder: Path, suffixes: tuple[str, ...] = (".txt
         The files written.
 
     Raises:
-        JaxspliceError: the folder cannot be written.
+        JaxspliceError: a format does not exist or cannot be made here, and nothing is written; or the folder cannot be
+            written.
     """
-    written = []
+    for suffix in suffixes:
+        if suffix not in FORMATS:
+            raise JaxspliceError(no_such("format", suffix.lstrip("."), [s.lstrip(".") for s in FORMATS]))
+    texts = {
+        f"{name}{suffix}": FORMATS[suffix](graph)
+        for name, graph in (("before", result.before), ("after", result.after))
+        for suffix in suffixes
+    }
+    texts |= {"report.txt": f"{result.report}\n", "diff.txt": f"{Diff(result.before, result.after)}\n"}
     try:
-        for name, graph in (("before", result.before), ("after", result.after)):
-            written += [graph.save(folder / f"{name}{suffix}") for suffix in suffixes]
-        for name, text in (("report", str(result.report)), ("diff", str(Diff(result.before, result.after)))):
-            write_whole(folder / f"{name}.txt", text + "\n")
-            written.append(folder / f"{name}.txt")
+        for name, text in texts.items():
+            write_whole(folder / name, text)
     except OSError as error:
         raise JaxspliceError(
             f"cannot write into {folder}: {error.strerror}; give a folder that can be written"
         ) from error
-    return written
+    return [folder / name for name in texts]

@@ -31,7 +31,7 @@ from jaxsplice.runtime.optimize import Optimized as Optimized
 from jaxsplice.runtime.optimize import optimize as optimize
 from jaxsplice.runtime.rewrite import Result as Result
 from jaxsplice.runtime.rewrite import rewrite as rewrite
-from jaxsplice.runtime.rewrite import trace as trace
 from jaxsplice.runtime.target import Target as Target
+from jaxsplice.runtime.tracing import trace as trace
 
 __version__ = "0.1.0"

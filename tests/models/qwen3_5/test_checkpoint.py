@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file, save_file
 
-from jaxsplice.models.qwen3_5 import abstract_params, load, param_specs, save, stack_blocks
+from jaxsplice.models.qwen3_5 import abstract_params, checkpoint, load, param_specs, save, stack_blocks
 from jaxsplice.models.qwen3_5.checkpoint import INDEX_FILE, SINGLE_FILE
 from jaxsplice.models.qwen3_5.published import Published, published_parameters
 
@@ -64,6 +64,30 @@ def test_bfloat16_round_trip_of_the_stacked_form(oracle, tmp_path):
     params, config = load(oracle.folder("moe_tiny"), dtype=jnp.bfloat16)
     save(tmp_path / "saved", stack_blocks(params), config)
     assert_same(load(tmp_path / "saved")[0], params)
+
+
+def test_save_converts_to_a_type(moe_tiny, oracle, tmp_path):
+    save(tmp_path / "saved", moe_tiny.params, moe_tiny.config, dtype=jnp.bfloat16)
+    assert_same(load(tmp_path / "saved")[0], load(oracle.folder("moe_tiny"), dtype=jnp.bfloat16)[0])
+
+
+def test_a_failed_save_leaves_no_checkpoint(moe_tiny, tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    written = []
+
+    def fail_on_the_third(tensors, file, metadata):
+        written.append(file)
+        if len(written) == 3:
+            raise OSError("disk full")
+        save_file(tensors, file, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", fail_on_the_third)
+    with pytest.raises(OSError, match="disk full"):
+        save(tmp_path, moe_tiny.params, moe_tiny.config, 200_000)
+    assert len(written) == 3 and [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]
+    monkeypatch.undo()
+    save(tmp_path, moe_tiny.params, moe_tiny.config, 200_000)
+    assert_same(load(tmp_path)[0], moe_tiny.params)
 
 
 def test_types(oracle):

@@ -1,0 +1,1 @@
+"""Training of the demo checkpoint: its text, its sizes and its steps."""
