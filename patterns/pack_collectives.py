@@ -14,9 +14,11 @@ Limits: same axis, groups and layout of gathering; none depends on another; at m
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 from jax import ShapeDtypeStruct as Shape
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from jaxsplice.passes.collectives import axis_names, depends_on
 from jaxsplice.passes.rewrite.rule import Candidate, GraphCase, GraphRule, NearMiss
@@ -70,22 +72,35 @@ def _independent(nodes, refuse):
 def _candidate(group, axes, size) -> Candidate:
     layouts = [(n.params["all_gather_dimension"], n.params["tiled"]) for n in group]
 
-    def before(*arrays):
-        return [lax.all_gather(x, axes, axis=d, tiled=t) for x, (d, t) in zip(arrays, layouts)]
+    def gather(x, place):
+        dimension, tiled = layouts[place]
+        return lax.all_gather(x, axes, axis=dimension, tiled=tiled)
 
-    def after(*arrays):
+    def before(*arrays):
+        return [gather(x, i) for i, x in enumerate(arrays)]
+
+    @jax.custom_jvp
+    def packed(*arrays):
         blob = jnp.concatenate([_to_bits(x).reshape(-1) for x in arrays])
         gathered = lax.all_gather(blob, axes, axis=0, tiled=False)
         ends = list(itertools.accumulate(x.size for x in arrays))
         cut = [gathered[:, end - x.size : end] for x, end in zip(arrays, ends)]
         return [_from_bits(c, x, d, t) for c, x, (d, t) in zip(cut, arrays, layouts)]
 
+    def derivative(arrays, tangents):
+        """Bits have no derivative: tangents are gathered as they would have been, each on its own."""
+        out = packed(*arrays)
+        still = [SymbolicZero(jax.typeof(x).to_tangent_aval()) for x in out]
+        return out, [s if type(t) is SymbolicZero else gather(t, i) for i, (s, t) in enumerate(zip(still, tangents))]
+
+    packed.defjvp(derivative, symbolic_zeros=True)
+
     types = tuple((str(n.inputs[0].aval.dtype), n.inputs[0].aval.shape) for n in group)
     return Candidate(
         [n.outputs[0] for n in group],
         [n.inputs[0] for n in group],
         before,
-        after,
+        lambda *arrays: packed(*arrays),
         (axes, size, types, tuple(layouts)),
         [Shape(tuple(min(k, 6) for k in n.inputs[0].aval.shape), n.inputs[0].aval.dtype) for n in group],
     )

@@ -57,6 +57,8 @@ def grouped_swiglu(
     padded = jnp.pad(x, ((0, block), (0, 0)))
     dtype = jnp.result_type(x, w_gate, w_up)
 
+    operands = (x, w_gate, w_up, group_sizes)
+
     def one_block(row, expert):
         of_block = lax.dynamic_slice_in_dim(padded, row, block)
         gate, up = (
@@ -67,14 +69,21 @@ def grouped_swiglu(
 
     def step(out, placed):
         row, expert, has_rows = placed
-        nothing = lambda row, expert: jnp.zeros((block, out.shape[1]), dtype)
+        nothing = lambda row, expert: varying_as(jnp.zeros((block, out.shape[1]), dtype), *operands)
         y = lax.cond(has_rows, one_block, nothing, row, expert)
         # What a block writes beyond its expert's rows, the next block or the mask below writes over.
         return lax.dynamic_update_slice_in_dim(out, y, row, axis=0), None
 
-    out = jnp.zeros((rows + block, w_gate.shape[2]), dtype)
+    out = varying_as(jnp.zeros((rows + block, w_gate.shape[2]), dtype), *operands)
     out, _ = lax.scan(step, out, place_blocks(group_sizes, rows, block))
     return jnp.where((jnp.arange(rows) < jnp.sum(group_sizes))[:, None], out[:rows], 0)
+
+
+def varying_as(x: Float[Array, "..."], *others: Array) -> Float[Array, "..."]:
+    """A constant marked as different on every device where other values are: loops and branches want equal types."""
+    types = [getattr(jax.typeof(other), "manual_axis_type", None) for other in others]
+    axes = {axis for found in types if found is not None for axis in found.varying}
+    return lax.pcast(x, tuple(sorted(axes)), to="varying") if axes else x
 
 
 def place_blocks(

@@ -91,7 +91,7 @@ def match_carry(u: Unifier, p: Cursor, q: Term) -> Iterator[None]:
     j = leaf.atom.role[1] - scan_parts(leaf.frame.node.eqn).consts
     known = pair.carries.get(i)
     taken = j in pair.carries.values() if known is None else known != j
-    if taken or len(p.index) != len(leaf.index) or not u.note(p.index, leaf.index):
+    if taken or not u.note(p.index, leaf.index):
         u.fail(p, q, "another carry of the loop")
         return
     if known is not None:

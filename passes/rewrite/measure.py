@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import Refuse
 from ..ir import jaxprs
 from .certificate import Claim
-from .reading64 import evaluate64, read64
+from .reading64 import evaluate64, read64, widened
 
 MAX_BYTES = 256 << 20  # inputs, outputs and temporaries of one measurement, as float64
 DEFAULT_TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -119,7 +119,7 @@ def run64(closed, args, axis_sizes=None) -> Sequence[Any]:
     if not axis_sizes:
         return read64(closed, args)
     with jax.enable_x64(True):
-        return jax.jit(_under_axes(lambda *a: evaluate64(closed, a), axis_sizes))(*args)
+        return jax.jit(_under_axes(lambda *a: evaluate64(closed, a), axis_sizes))(*map(widened, args))
 
 
 def per_shard(aval, axis_sizes) -> jax.ShapeDtypeStruct:

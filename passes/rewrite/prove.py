@@ -174,7 +174,7 @@ def rewrite_claim(before, after, pair_to_measure, match) -> Claim:
         inline_ops(small_after),
         args,
         0.0 if equation == "exact" else match.rule.tolerance,
-        own_error=False,
+        own_error=equation == "reassociated",
         axis_sizes=axis_sizes,
     )
     if isinstance(claim, str):
@@ -192,6 +192,8 @@ def axes_used(closed, match) -> dict[str, int]:
 
 def _names_axis(jaxpr, names: set[str]) -> bool:
     for eqn in jaxprs.open_jaxpr(jaxpr).eqns:
+        if eqn.primitive.name in ("pvary", "pcast"):
+            continue  # a mark in the types, no communication
         for key in ("axis_name", "axes"):
             value = eqn.params.get(key, ())
             if names.intersection(a for a in (value if isinstance(value, tuple) else (value,)) if isinstance(a, str)):

@@ -38,14 +38,15 @@ def read64(closed, args: Sequence[Any]) -> list[np.ndarray]:
     """
     with jax.enable_x64(True):
         run = jax.jit(lambda *flat: evaluate64(closed, flat))
-        return [np.asarray(x) for x in run(*[_widen(a) for a in args])]
+        return [np.asarray(x) for x in run(*[widened(a) for a in args])]
 
 
 def _is_float(dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating)
 
 
-def _widen(x):
+def widened(x):
+    """A value with its floats as float64; to be called with x64 mode on."""
     return jnp.asarray(x, jnp.float64) if _is_float(jnp.result_type(x)) else jnp.asarray(x)
 
 
@@ -54,13 +55,13 @@ def evaluate64(jaxpr, args) -> list:
     body = jaxprs.open_jaxpr(jaxpr)
     env: dict[Any, Any] = dict(zip(body.invars, args, strict=True))
     for var, value in zip(body.constvars, jaxprs.consts_of(jaxpr)):
-        env[var] = _widen(value)
+        env[var] = widened(value)
 
     def read(atom):
         if type(atom) is not Literal:
             return env[atom]
         number = jaxprs.literal_array(atom)
-        return _widen(number) if _is_float(number.dtype) else jnp.asarray(number)
+        return widened(number) if _is_float(number.dtype) else jnp.asarray(number)
 
     for eqn in body.eqns:
         env.update(zip(eqn.outvars, _equation(eqn, [read(a) for a in eqn.invars])))
