@@ -54,9 +54,10 @@ def trace(
     except Exception as error:
         given = ", ".join(_short(a) for a in jax.tree.leaves((args, kwargs))[:8])
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        static = positions_given(static_argnums, args), (static_argnames or ())
         raise TraceError(
-            f"{name} could not be traced with arguments ({given}): {type(error).__name__}: {reason.rstrip('.')}. "
-            f"A function to be traced takes arrays, and may not look at their values; {_static_hint(args, kwargs)}"
+            f"{name} could not be traced with arguments ({given}): {type(error).__name__}: {reason.rstrip('.')}."
+            + (f" {_static_hint(args, kwargs, *static)}" if isinstance(error, TypeError) else "")
         ) from error
     in_tree = traced.in_tree if hasattr(traced, "in_tree") else jax.tree.structure(traced.args_info)
     out_tree = jax.tree.structure(traced.out_info)
@@ -101,17 +102,18 @@ def static_positions(fn: Callable, argnums, argnames):
     return positions or None, tuple(dict.fromkeys([*argnames, *from_nums])) or None
 
 
-def _static_hint(args, kwargs) -> str:
+def _static_hint(args, kwargs, argnums, argnames) -> str:
     """How to mark as static what is no array."""
+    rule = "A function to be traced takes arrays, and may not look at their values; "
 
     def is_array(value) -> bool:
         return all(isinstance(a, int | float | complex) or hasattr(a, "dtype") for a in jax.tree.leaves(value))
 
-    if names := tuple(k for k, v in kwargs.items() if not is_array(v)):
-        return f"static_argnames={names} marks those that are none."
-    if places := tuple(i for i, a in enumerate(args) if not is_array(a)):
-        return f"static_argnums={places} marks those that are none."
-    return "mark others as static (static_argnums=, static_argnames=)."
+    if names := tuple(k for k, v in kwargs.items() if k not in argnames and not is_array(v)):
+        return f"{rule}static_argnames={names} marks those that are none."
+    if places := tuple(i for i, a in enumerate(args) if i not in argnums and not is_array(a)):
+        return f"{rule}static_argnums={places} marks those that are none."
+    return f"{rule}mark others as static (static_argnums=, static_argnames=)."
 
 
 def _graph_name(name: str) -> str:

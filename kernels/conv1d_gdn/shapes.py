@@ -23,9 +23,12 @@ def _block(batch, tokens, key_heads, value_heads, features=(128, 128), dtype=jnp
 
 SHAPES = {
     "tiny": _block(2, 130, 2, 8, (16, 16), jnp.float32),
+    "tiny-from-zero": _block(2, 130, 2, 8, (16, 16), jnp.float32, past=False),
     "tiny-token": _block(2, 1, 2, 6, (16, 24), jnp.float32),
+    "tiny-token-from-zero": _block(2, 1, 2, 6, (16, 24), jnp.float32, past=False),
     "qwen3.5-0.8b-prefill-1024": _block(1, 1024, 16, 16),
     "qwen3.5-0.8b-prefill-1024-float32": _block(1, 1024, 16, 16, dtype=jnp.float32),
+    "qwen3.5-0.8b-prefill-1024-from-zero": _block(1, 1024, 16, 16, past=False),
     "qwen3.5-0.8b-decode-1": _block(1, 1, 16, 16),
     "qwen3.5-4b-prefill-1024": _block(1, 1024, 16, 32),
     "qwen3.5-397b-prefill-1024": _block(1, 1024, 16, 64, past=False),

@@ -78,6 +78,8 @@ def _equation(eqn, args) -> Sequence[Any]:
         return evaluate64(params["jaxpr"], args)
     if name in _CONTROL_FLOW:
         return _CONTROL_FLOW[name](eqn, args)
+    if name == "conv_general_dilated" and _is_depthwise(eqn):
+        return [_depthwise(eqn.params, *args)]
     if name in ("pvary", "pcast", "sharding_constraint", "reshard"):
         return args
     out = eqn.primitive.bind(*_match_scalars(args, eqn), **_params64(params))
@@ -126,6 +128,27 @@ def _cond(eqn, args):
     branches = [lambda *a, j=c.jaxpr: evaluate64(j, a) for c in jaxprs.children(eqn)]
     index = args[0].astype(jnp.int32)
     return lax.switch(index, branches, *args[1:])
+
+
+def _is_depthwise(eqn) -> bool:
+    """Whether a convolution has one axis, and one filter per channel."""
+    lhs, rhs, p = eqn.invars[0].aval, eqn.invars[1].aval, eqn.params
+    spec = p["dimension_numbers"]
+    channels = lhs.shape[spec.lhs_spec[1]]
+    single = len(lhs.shape) == 3 and p["batch_group_count"] == 1 and p["lhs_dilation"] == (1,)
+    return single and p["feature_group_count"] == channels == rhs.shape[spec.rhs_spec[0]]
+
+
+def _depthwise(p: dict[str, Any], lhs, rhs):
+    """The convolution as a sum of shifted products: XLA's CPU takes time quadratic in the channels for float64."""
+    spec, stride, dilation = p["dimension_numbers"], p["window_strides"][0], p["rhs_dilation"][0]
+    x, taps = jnp.transpose(lhs, spec.lhs_spec), jnp.transpose(rhs, spec.rhs_spec)[:, 0]  # [B, C, T], [C, K]
+    low, high = p["padding"][0]
+    x = lax.pad(x, np.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), (low, high, 0)))
+    steps = (x.shape[2] - (taps.shape[1] - 1) * dilation - 1) // stride + 1
+    reach = (steps - 1) * stride + 1
+    terms = [taps[:, k, None] * x[..., k * dilation : k * dilation + reach : stride] for k in range(taps.shape[1])]
+    return jnp.transpose(sum(terms), np.argsort(spec.out_spec))
 
 
 _CONTROL_FLOW = {"scan": _scan, "while": _while, "cond": _cond}

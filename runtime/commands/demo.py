@@ -12,7 +12,7 @@ from absl import flags
 from jaxsplice.models import qwen3_5
 from jaxsplice.passes.errors import JaxspliceError
 
-from .generate import stop_ids, stream_text
+from .generate import stop_ids
 from .models import DEMO_CHECKPOINT, Model
 from .programs import refuse_words
 from .run import interleaved_ms
@@ -28,7 +28,7 @@ CERTIFICATES = (
 
 def define(values: flags.FlagValues) -> None:
     """The command's flags."""
-    flags.DEFINE_string("prompt", "The for statement is used to", "Text to continue.", flag_values=values)
+    flags.DEFINE_string("prompt", "The with statement is used to wrap", "Text to continue.", flag_values=values)
     flags.DEFINE_integer("max_tokens", 60, "Tokens to generate.", flag_values=values)
     flags.DEFINE_string("out", "out/demo", "Folder for the graphs before and after.", flag_values=values)
 
@@ -41,7 +41,7 @@ def run(values: flags.FlagValues, words: list[str]) -> int:
     from jaxsplice.runtime.optimize import optimize
 
     model = load_demo()
-    step(1, "load", model.summary(), "Qwen3.5's layers, trained on Python's documentation")
+    step(1, "load", model.summary(), "Qwen3.5's layers, trained on Python's documentation, partly known by heart")
     # as many tokens as are timed, whatever the length of the prompt
     ids = np.resize(np.array(model.encode(values.prompt) or [0], np.int32), (1, TOKENS))
     fast, plain = optimize(qwen3_5.forward, static_argnames=STATIC), jax.jit(qwen3_5.forward, static_argnames=STATIC)
@@ -53,10 +53,11 @@ def run(values: flags.FlagValues, words: list[str]) -> int:
     print(textwrap.fill(CERTIFICATES, WIDTH) + "\n")
     step(4, "run", *compare(model, ids, plain, fast))
     step(5, "write", f"the prompt, and {values.max_tokens} tokens that the optimised model continues it with:")
-    print()
-    generator = Generator(model.params, model.config)
-    stream_text(generator, model, model.encode(values.prompt), values.max_tokens, {"stop": stop_ids(model)})
-    print(f"\n{textwrap.fill(str(generator.timing), WIDTH)}\n")
+    generator, prompt = Generator(model.params, model.config), model.encode(values.prompt)
+    tokens = generator.generate([prompt], values.max_tokens, stop=stop_ids(model))[0]
+    lines = model.decode([*prompt, *tokens]).split("\n")
+    print("\n" + "\n".join(textwrap.fill(line, WIDTH) for line in lines) + "\n")
+    print(f"{textwrap.fill(str(generator.timing), WIDTH)}\n")
     files = dump_result(result, Path(values.out))
     step(6, "dump", f"{values.out}/: {', '.join(file.name for file in files)}")
     return 0

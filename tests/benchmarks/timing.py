@@ -32,6 +32,13 @@ def _turn(call: Callable, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
+def stream_bytes_per_s(size: int = 1 << 26) -> float:
+    """Speed of reading a large float32 array once."""
+    x, total = jnp.ones(size, jnp.float32), jax.jit(jnp.sum)
+    jax.block_until_ready(total(x))
+    return 4 * size / min(_turn(lambda: total(x), 1) for _ in range(5))
+
+
 def gemm_flops_per_s(dtype, size: int = 2048) -> float:
     """Speed of a large square matrix product."""
     x, dot = jnp.ones((size, size), dtype), jax.jit(jnp.dot)

@@ -27,6 +27,9 @@ the current local namespace to a function object. The body of the function is no
 when the function is called. If no return statement is reached, the call returns None. An exception that is raised in
 the body of a try statement can be handled by an except clause, and the finally clause is executed in any case."""
 
+# Nats per token.  Measured 5.58; guessing by the tokens' frequencies in the training text gives 5.97, at random 7.62.
+UNSEEN_BOUND = 5.8
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -168,12 +171,12 @@ def test_the_shipped_checkpoint_predicts_text_it_has_not_seen(shipped):
     params, config, tokenizer = shipped
     ids = np.array([[config.eos_token_id, *tokenizer.encode(UNSEEN_TEXT).ids]], np.int32)
     _, entropy = jax.jit(next_token_loss)(params, config, ids)
-    assert float(entropy) < BOUND
+    assert float(entropy) < UNSEEN_BOUND < np.log(config.vocab_size) - 1.5
 
 
 def test_optimised_and_reference_write_the_same(shipped):
     params, config, tokenizer = shipped
-    prompt = tokenizer.encode("The for statement is used to").ids
+    prompt = tokenizer.encode("The with statement is used to wrap").ids
     fast, plain = (Generator(params, config, optimized=o).generate([prompt], 32)[0] for o in (True, False))
     assert fast == plain and len(set(fast)) > 12
     assert re.search(r"\b(the|is|of|a)\b", tokenizer.decode(fast))
