@@ -8,7 +8,8 @@ in a state, or zeros in their place; with silu behind it or bare.
 Pays: shifted multiply-adds instead of a grouped convolution (a GDN layer on TPU: HBM 1,078 -> 915 MiB, compile time
 43 -> 15 s), and the node that the GDN kernel absorbs.
 Source: the short convolution of Mamba (Gu and Dao 2023) and Gated DeltaNet.
-Limits: one channel multiplier, no dilation, stride 1, no bias; time is the middle axis of [B, T, C] once transposed.
+Limits: 2 to 4 taps, one channel multiplier, no dilation, stride 1, no bias; time is the middle axis of [B, T, C]
+once transposed.
 """
 
 from functools import partial

@@ -9,7 +9,8 @@
 Pays: nothing between the projections and the output reaches HBM (six round trips in the Qwen3.5 playbook, P12 and P16),
 and products of queries and keys are done once per key head, not per value head.
 Source: Yang, Kautz and Hatamizadeh 2024; Qwen3.5.
-Limits: channels in the order q, k, v, head-major; norms' epsilon 1e-6 inside the root; q scaled by DK^-1/2.
+Limits: 4 taps, two or more value heads; channels in the order q, k, v, head-major; norms' epsilon 1e-6
+inside the root; q scaled by DK^-1/2.
 """
 
 from functools import partial

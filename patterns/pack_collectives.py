@@ -13,6 +13,7 @@ Limits: same axis, groups and layout of gathering; none depends on another; at m
 """
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +88,7 @@ def _candidate(group, axes, size) -> Candidate:
         cut = [gathered[:, end - x.size : end] for x, end in zip(arrays, ends)]
         return [_from_bits(c, x, d, t) for c, x, (d, t) in zip(cut, arrays, layouts)]
 
-    def derivative(arrays, tangents):
+    def derivative(arrays, tangents) -> Any:
         """Bits have no derivative: tangents are gathered as they would have been, each on its own."""
         out = packed(*arrays)
         still = [SymbolicZero(jax.typeof(x).to_tangent_aval()) for x in out]

@@ -177,7 +177,7 @@ class Diff:
         return "\n".join(self.lines()) or "no difference"
 
 
-def diff(before: Graph | Any, after: Graph | None = None) -> Diff:
+def diff(before: Any, after: Any = None) -> Diff:
     """Compare two graphs.
 
     Args:

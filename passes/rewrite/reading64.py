@@ -148,7 +148,7 @@ def _depthwise(p: dict[str, Any], lhs, rhs):
     steps = (x.shape[2] - (taps.shape[1] - 1) * dilation - 1) // stride + 1
     reach = (steps - 1) * stride + 1
     terms = [taps[:, k, None] * x[..., k * dilation : k * dilation + reach : stride] for k in range(taps.shape[1])]
-    return jnp.transpose(sum(terms), np.argsort(spec.out_spec))
+    return jnp.transpose(sum(terms), [spec.out_spec.index(d) for d in range(3)])
 
 
 _CONTROL_FLOW = {"scan": _scan, "while": _while, "cond": _cond}
