@@ -17,6 +17,8 @@ from ..qwen3_5.conftest import (  # noqa: F401  (fixtures)
     dense_tiny,
     last_two_layers,
     load_tiny,
+    mesh,
+    model,
     moe_tiny,
     run,
     tiny,

@@ -4,8 +4,10 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from jaxsplice.models.qwen3_5 import Config, Params, forward, load
 
@@ -90,3 +92,24 @@ def assert_states(assert_near):
                 assert_near(got if row is None else got[row], want[key], 1e-4, key)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def mesh():
+    """Eight devices along x."""
+    assert jax.device_count() >= 8, "tests/conftest.py asks for 8 devices"
+    return jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.fixture(scope="session")
+def model(moe_tiny, last_two_layers):
+    """A linear layer and a full one, with 16 experts, which eight devices can share."""
+    _, params, config = last_two_layers(moe_tiny)
+
+    def first_sixteen(mlp):
+        w_gate, w_up, w_down = (np.asarray(w)[:16] for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
+        return dataclasses.replace(mlp, router=np.asarray(mlp.router)[:, :16], w_gate=w_gate, w_up=w_up, w_down=w_down)
+
+    layers = tuple(dataclasses.replace(layer, mlp=first_sixteen(layer.mlp)) for layer in params.layers)
+    params = jax.tree.map(jnp.asarray, dataclasses.replace(params, layers=layers))
+    return params, dataclasses.replace(config, num_experts=16)

@@ -26,25 +26,6 @@ MASK = np.where((np.arange(5) < 3) | (np.arange(8)[:, None] % 2 == 1), 1, 0)
 
 
 @pytest.fixture(scope="module")
-def mesh():
-    assert jax.device_count() >= 8, "tests/conftest.py asks for 8 devices"
-    return jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-
-
-@pytest.fixture(scope="module")
-def model(moe_tiny, last_two_layers):
-    _, params, config = last_two_layers(moe_tiny)
-
-    def first_sixteen(mlp):
-        w_gate, w_up, w_down = (np.asarray(w)[:16] for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
-        return dataclasses.replace(mlp, router=np.asarray(mlp.router)[:, :16], w_gate=w_gate, w_up=w_up, w_down=w_down)
-
-    layers = tuple(dataclasses.replace(layer, mlp=first_sixteen(layer.mlp)) for layer in params.layers)
-    params = jax.tree.map(jnp.asarray, dataclasses.replace(params, layers=layers))
-    return params, dataclasses.replace(config, num_experts=16)
-
-
-@pytest.fixture(scope="module")
 def run_parallel(mesh):
     return jax.jit(expert_parallel(mesh, "x"), static_argnames=("logits", "taps"), compiler_options=QUICK)
 
