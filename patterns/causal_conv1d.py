@@ -8,7 +8,7 @@ in a state, or zeros in their place; with silu behind it or bare.
 Pays: shifted multiply-adds instead of a grouped convolution (a GDN layer on TPU: HBM 1,078 -> 915 MiB, compile time
 43 -> 15 s), and the node that the GDN kernel absorbs.
 Source: the short convolution of Mamba (Gu and Dao 2023) and Gated DeltaNet.
-Limits: 2 to 4 taps, one channel multiplier, no dilation, stride 1, no bias; time is the middle axis of [B, T, C]
+Limits: 2 to 8 taps, one channel multiplier, no dilation, stride 1, no bias; time is the middle axis of [B, T, C]
 once transposed.
 """
 
@@ -96,10 +96,27 @@ def _shapes(batch: int, tokens: int, channels: int, taps: int):
     )
 
 
-_WITH_STATE = [Case(*_shapes(2, t, 6, k)) for k in (4, 3, 2) for t in (9, 3, 2, 1)]
-_WITHOUT = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in (9, 3, 2)]
-_BLANK = [Case(*_shapes(2, t, 6, k)[:2]) for k in (4, 3, 2) for t in range(2, k)]
-_ONE_TOKEN = [Case(*_shapes(2, 1, 6, k)[:2]) for k in (4, 3, 2)]
+FEW, MANY = (4, 3, 2), (8, 7, 6, 5)
+
+
+# While tokens are fewer than taps, which taps meet the state, and which x, depends on their number.
+def _with_state(taps):
+    return [Case(*_shapes(2, t, 6, k)) for k in taps for t in (9, *range(k - 1, 0, -1))]
+
+
+def _without(taps):
+    # Padding before fewer tokens than taps leaves a convolution of fewer taps.
+    return [Case(*_shapes(2, t, 6, k)[:2]) for k in taps for t in ((9, *range(k - 1, 1, -1)) if k in FEW else (9,))]
+
+
+def _blank(taps):
+    return [Case(*_shapes(2, t, 6, k)[:2]) for k in taps for t in range(2, k)]
+
+
+def _one_token(taps):
+    return [Case(*_shapes(2, 1, 6, k)[:2]) for k in taps]
+
+
 X, W, S = _shapes(2, 9, 6, 4)
 
 
@@ -119,21 +136,29 @@ def _full(x, w):
 
 
 _family = partial(Rule, "causal-conv1d", where=where, benefit="shifted multiply-adds; absorbed by the GDN kernel")
+# Zeros go before a state: with two taps, one token behind a state is any two products. The usual numbers of taps go
+# first, which saves the search for the others; without silu last, lest they take part of a longer sum.
 rules = (
-    _family(before=before_state_silu, after=after_state_silu, cases=_WITH_STATE, priority=4),
-    _family(before=before_zeros_silu, after=after_zeros_silu, cases=_WITHOUT, priority=3),
-    _family(before=before_blank_silu, after=after_zeros_silu, cases=_BLANK + _ONE_TOKEN, priority=2),
-    _family(before=before_state, after=after_state, cases=_WITH_STATE, priority=2),
-    _family(before=before_blank, after=after_zeros, cases=_BLANK, priority=1),
+    _family(before=before_state_silu, after=after_state_silu, cases=_with_state(FEW), priority=10),
+    _family(before=before_zeros_silu, after=after_zeros_silu, cases=_without(FEW), priority=12),
+    _family(before=before_blank_silu, after=after_zeros_silu, cases=_blank(FEW) + _one_token(FEW), priority=11),
+    _family(before=before_state, after=after_state, cases=_with_state(FEW), priority=1),
+    _family(before=before_blank, after=after_zeros, cases=_blank(FEW), priority=2),
     _family(
         before=before_zeros,
         after=after_zeros,
-        cases=_WITHOUT,
-        priority=1,
+        cases=_without(FEW),
+        priority=3,
         near_misses=[
             NearMiss(_looks_ahead, X, W, reason="no slice, reshape and transpose"),
             NearMiss(_dilated, X, W, reason="another value"),
             NearMiss(_full, X, W, reason="found conv_general_dilated"),
         ],
     ),
+    _family(before=before_state_silu, after=after_state_silu, cases=_with_state(MANY), priority=7),
+    _family(before=before_zeros_silu, after=after_zeros_silu, cases=_without(MANY), priority=9),
+    _family(before=before_blank_silu, after=after_zeros_silu, cases=_blank(MANY) + _one_token(MANY), priority=8),
+    _family(before=before_state, after=after_state, cases=_with_state(MANY), priority=4),
+    _family(before=before_blank, after=after_zeros, cases=_blank(MANY), priority=5),
+    _family(before=before_zeros, after=after_zeros, cases=_without(MANY), priority=6),
 )

@@ -9,8 +9,8 @@
 Pays: nothing between the projections and the output reaches HBM (six round trips in the Qwen3.5 playbook, P12 and P16),
 and products of queries and keys are done once per key head, not per value head.
 Source: Yang, Kautz and Hatamizadeh 2024; Qwen3.5.
-Limits: 4 taps, two or more value heads; channels in the order q, k, v, head-major; norms' epsilon 1e-6
-inside the root; q scaled by DK^-1/2.
+Limits: channels in the order q, k, v, head-major; norms' epsilon 1e-6 inside the root; q scaled by DK^-1/2; one value
+head and several rows in float32 only.
 """
 
 from functools import partial
@@ -31,8 +31,7 @@ def _unit(x):
     return x * lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def before(u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
-    """The block between its projections and its output norm, with two Ops in it."""
+def _block(delta_rule, u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
     batch, tokens, channels = u.shape
     _, value_heads, features, value_features = state.shape
     key_heads = (channels - value_heads * value_features) // (2 * features)
@@ -45,8 +44,13 @@ def before(u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
     beta = jax.nn.sigmoid(b).astype(jnp.float32)
     rate = -jnp.exp(A_log.astype(jnp.float32))
     g = rate * jax.nn.softplus(a.astype(jnp.float32) + dt_bias.astype(jnp.float32))
-    o, state = gated_delta_rule(q, k, v, g, beta, state)
+    o, state = delta_rule(q, k, v, g, beta, state)
     return o.astype(u.dtype), state
+
+
+def before(u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
+    """The block between its projections and its output norm, with two Ops in it."""
+    return _block(gated_delta_rule, u, conv_weight, conv_state, b, a, A_log, dt_bias, state)
 
 
 def after(u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
@@ -62,6 +66,22 @@ def before_zeros(u, conv_weight, b, a, A_log, dt_bias, state):
 def after_zeros(u, conv_weight, b, a, A_log, dt_bias, state):
     """One Op."""
     return conv1d_gdn(u, conv_weight, None, b, a, A_log, dt_bias, state)
+
+
+def _across_rows(q, k, v, g, beta, state):
+    """To the delta rule alone, rows are as good as heads."""
+    o, state = gated_delta_rule(*(jnp.swapaxes(x, 0, 2) for x in (q, k, v, g, beta)), jnp.swapaxes(state, 0, 1))
+    return jnp.swapaxes(o, 0, 2), jnp.swapaxes(state, 0, 1)
+
+
+def before_one_head(u, conv_weight, conv_state, b, a, A_log, dt_bias, state):
+    """As `before` with one head, whose rows the delta rule takes for heads."""
+    return _block(_across_rows, u, conv_weight, conv_state, b, a, A_log, dt_bias, state)
+
+
+def before_one_head_zeros(u, conv_weight, b, a, A_log, dt_bias, state):
+    """As `before_one_head`, with nothing before u."""
+    return before_one_head(u, conv_weight, None, b, a, A_log, dt_bias, state)
 
 
 def _shapes(tokens: int, key_heads: int, value_heads: int, dtype, past: bool = True):
@@ -106,6 +126,8 @@ _family = partial(
     tolerance_reason="a delta rule behind a convolution and norms, all float32",
     benefit="no intermediate between projections and output reaches HBM",
 )
+# Rows for heads is no equation that is proved term by term: it is measured, at the limit of the type.
+_one_head = partial(_family, tolerance=None, tolerance_reason="")
 rules = (
     _family(
         before=before,
@@ -120,5 +142,15 @@ rules = (
         before=before_zeros,
         after=after_zeros,
         cases=[Case(*_shapes(7, k, v, d, past=False)) for d in (jnp.float32, jnp.bfloat16) for k, v in _HEADS],
+    ),
+    _one_head(
+        before=before_one_head,
+        after=after,
+        cases=[Case(*_shapes(t, 1, 1, d)) for d in (jnp.float32, jnp.bfloat16) for t in (7, 1)],
+    ),
+    _one_head(
+        before=before_one_head_zeros,
+        after=after_zeros,
+        cases=[Case(*_shapes(7, 1, 1, d, past=False)) for d in (jnp.float32, jnp.bfloat16)],
     ),
 )

@@ -34,7 +34,6 @@ def test_routing(oracle, assert_near):
     assert_near(weights, want["weights"], OPERATORS, "weights")
 
 
-@pytest.mark.xfail(reason="router-top-k misses one expert per token", raises=AssertionError)
 def test_routing_to_one_expert(oracle):
     logits = oracle("ops", "routing")["logits"]
     ids, weights = optimised(route, {"router-top-k": 1}, logits, 1, static_argnums=1)
