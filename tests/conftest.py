@@ -7,6 +7,7 @@ import sys
 if "jax" in sys.modules:
     raise RuntimeError("something imported jax before tests/conftest.py could ask for 8 CPU devices; find the plugin")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAXSPLICE_CHECK"] = "1"  # whole graphs are verified after every pipeline
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 

@@ -41,14 +41,16 @@ def same_signature(old: Iterable, new: Iterable, what: str) -> None:
             raise VerifyError(f"{what} {i}: {a} before, {b} after")
 
 
-def same_aval(a, b) -> bool:
-    """Equal shape, dtype, weak type, sharding and varying axes."""
+def same_aval(a, b, weak_type: bool = True) -> bool:
+    """Equal shape, dtype, weak type (where that is asked for), sharding and varying axes."""
+    if a is b:
+        return True
     if not hasattr(a, "shape"):
         return a == b
     return (
         a.shape == b.shape
         and a.dtype == b.dtype
-        and getattr(a, "weak_type", False) == getattr(b, "weak_type", False)
+        and (not weak_type or getattr(a, "weak_type", False) == getattr(b, "weak_type", False))
         and getattr(a, "sharding", None) == getattr(b, "sharding", None)
         and jaxprs.varying_axes(a) == jaxprs.varying_axes(b)
     )

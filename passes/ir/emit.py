@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from ..errors import VerifyError
 from . import jaxprs
+from .check import same_aval
 from .jaxprs import DropVar, Literal, Var
 from .region import OUTPUT, Node, Region, Site, Value
 
@@ -17,37 +20,55 @@ def emit(region: Region):
 
     Returns:
         A jaxpr of the same kind (open or closed), same inputs, same number of outputs.
+
+    Raises:
+        VerifyError: a rewrite made a cycle, or gave an equation an operand of another type.
     """
-    return _Emitter({}).jaxpr(region)
+    done: dict[int, Any] = {}  # id(region) -> jaxpr: shared regions are emitted once
+    for inner in _innermost_first(region):
+        renewed = _renewed_children(inner, done)
+        dirty = inner.changed or bool(renewed)
+        done[id(inner)] = _Body(inner, renewed).jaxpr() if dirty else inner.jaxpr
+    return done[id(region)]
 
 
-class _Emitter:
-    def __init__(self, done: dict[int, Any]):
-        self.done = done  # id(region) -> jaxpr: shared regions are emitted once
+def _innermost_first(region: Region) -> list[Region]:
+    """A region and those below it that were looked into, each after all that are in it."""
+    out, seen, stack = [], set(), [(region, False)]
+    while stack:
+        top, below_done = stack.pop()
+        if below_done:
+            out.append(top)
+        elif id(top) not in seen:
+            seen.add(id(top))
+            stack.append((top, True))
+            stack += [(r, False) for n in top.holders if n.live for r in n.regions or ()]
+    return out
 
-    def jaxpr(self, region: Region):
-        if id(region) not in self.done:
-            renewed = self._renew_children(region)
-            dirty = region.changed or bool(renewed)
-            self.done[id(region)] = _Body(region, renewed).jaxpr() if dirty else region.jaxpr
-        return self.done[id(region)]
 
-    def _renew_children(self, region: Region) -> dict[int, Any]:
-        """Equations of nodes whose nested jaxprs changed, by node identity; their calls are touched."""
-        renewed = {}
-        for node in region.nodes:
-            if not node.live or not node.regions:
-                continue
-            inner = [self.jaxpr(r) for r in node.regions]
-            if any(new is not r.jaxpr for new, r in zip(inner, node.regions)):
-                renewed[id(node)] = jaxprs.with_children(node.eqn, inner)
-                if node.site is not None:
-                    node.site.touch()
-        return renewed
+def _renewed_children(region: Region, done: dict[int, Any]) -> dict[int, Any]:
+    """Equations of nodes whose nested jaxprs changed, by node identity; their calls are touched."""
+    renewed = {}
+    for node in region.holders:
+        if not node.live or not node.regions:
+            continue
+        inner = [done[id(r)] for r in node.regions]
+        if any(new is not r.jaxpr for new, r in zip(inner, node.regions)):
+            renewed[id(node)] = jaxprs.with_children(node.eqn, inner)
+            if node.site is not None:
+                node.site.touch()
+    return renewed
+
+
+class _Unordered(Exception):
+    """Something is read before it is made: the program order does not hold here."""
 
 
 class _Body:
-    """Emission of one changed region: a depth-first walk in program order, operands before users."""
+    """Emission of one changed region: in program order; where that does not hold, operands before users.
+
+    An equation that no rewrite reached is taken as it is, without a look at its operands.
+    """
 
     def __init__(self, region: Region, renewed: dict[int, Any]):
         self.region, self.renewed = region, renewed
@@ -58,16 +79,32 @@ class _Body:
 
     def jaxpr(self):
         region = self.region
-        for value in region.inputs:
-            self.names[value] = value.var
-        nodes = sorted((n for n in region.nodes if n.live), key=lambda n: n.position)
+        nodes = [n for n in region.in_order() if n.live]
         self._dissolve_stale_calls(nodes)
         new_consts = self._name_consts()
-        self._chain_effects(nodes)
-        for node in nodes:
-            self._visit(node)
+        named = dict(self.names)
+        try:
+            if region.ordered_below != sys.maxsize:
+                raise _Unordered
+            self._emit_in_order(nodes)
+        except _Unordered:
+            self.names, self.eqns, self.emitted = named, [], set()
+            self._chain_effects(nodes)
+            for node in nodes:
+                self._visit(node)
         outvars = [self._atom(o) for o in region.outputs]
         return jaxprs.rebuild(region.jaxpr, eqns=self.eqns, outvars=outvars, new_consts=new_consts)
+
+    def _emit_in_order(self, nodes: list[Node]) -> None:
+        eqns, renewed, emitted = self.eqns, self.renewed, self.emitted
+        for node in nodes:
+            if node.site is None and not node.rewired and not node.spliced and id(node) not in renewed:
+                eqns.append(node.eqn)
+                continue
+            unit = self._unit(node)
+            if id(unit) not in emitted:
+                emitted.add(id(unit))
+                self._emit(unit)
 
     def _name_consts(self) -> list[tuple[Any, Any]]:
         """Constants keep their constvar; those of dissolved calls become constvars or, where none may be, literals."""
@@ -76,8 +113,8 @@ class _Body:
         new = []
         for value in self.region.consts:
             if value.var in own:
-                self.names[value] = value.var
-            elif takes and self._is_read(value):
+                continue
+            if takes and self._is_read(value):
                 self.names[value] = var = Var(value.aval)
                 new.append((var, value.role[1]))
             else:
@@ -86,7 +123,7 @@ class _Body:
 
     def _is_read(self, value: Value) -> bool:
         """Whether an equation that is emitted by itself reads a value, or the region returns it."""
-        return any(u is OUTPUT or (u.live and self._unit(u) is u) for u in value.uses)
+        return any(u is OUTPUT or (u.live and self._unit(u) is u) for u in value.users)
 
     def _dissolve_stale_calls(self, nodes: list[Node]) -> None:
         """A call that would still be handed the result of a removed node, which nothing in it reads, is taken apart."""
@@ -95,7 +132,7 @@ class _Body:
             site = node.site
             while site is not None and id(site) not in seen:
                 seen.add(id(site))
-                if any(type(a) is Value and a.node is not None and not a.node.live for a in site.inputs):
+                if any(type(a) is Value and a.maker is not None and not a.maker.live for a in site.inputs):
                     site.touch()
                 site = site.parent
 
@@ -127,7 +164,7 @@ class _Body:
                 continue
             open_units.add(id(unit))
             if any(id(u) in open_units for u in needed):
-                raise AssertionError(f"a rewrite made a cycle through {unit}")
+                raise VerifyError(f"a rewrite made a cycle through {unit}")
             stack.extend(reversed(needed))
 
     def _unit(self, node: Node) -> Node | Site:
@@ -142,14 +179,22 @@ class _Body:
 
     def _needs(self, unit):
         for a in unit.inputs:
-            if type(a) is Value and a.node is not None and a not in self.names:
-                yield self._unit(a.node)
+            if type(a) is Value and a.maker is not None:
+                yield self._unit(a.maker)
         if id(unit) in self.before:
             yield self.before[id(unit)]
 
     # ------------------------------------------------------------ equations
     def _atom(self, a):
-        return a if type(a) is Literal else self.names[a]
+        if type(a) is Literal:
+            return a
+        name = self.names.get(a)
+        if name is not None:
+            return name
+        maker = a.maker
+        if maker is None or (maker.live and maker.site is None and not maker.spliced):
+            return a.var
+        raise _Unordered
 
     def _emit(self, unit) -> None:
         eqn = unit.eqn if type(unit) is Site else self.renewed.get(id(unit), unit.eqn)
@@ -158,7 +203,11 @@ class _Body:
         for value, var in zip(unit.outputs, outvars):
             if type(value) is Value and not isinstance(var, DropVar) and value not in self.names:
                 self.names[value] = var
-        same = all(a is b for a, b in zip(invars, eqn.invars)) and all(a is b for a, b in zip(outvars, eqn.outvars))
+        other = [(a, b) for a, b in zip(invars, eqn.invars) if a is not b]
+        for a, b in other:
+            if a.aval is not b.aval and not same_aval(a.aval, b.aval, weak_type=False):
+                raise VerifyError(f"{eqn.primitive.name} at {jaxprs.source_line(eqn)} reads {a.aval} and took {b.aval}")
+        same = not other and all(a is b for a, b in zip(outvars, eqn.outvars))
         self.eqns.append(eqn if same else eqn.replace(invars=invars, outvars=outvars))
 
     @staticmethod

@@ -6,6 +6,7 @@ JAX differences handled here (0.10.2 to the newest): `ClosedJaxpr` and `Jaxpr` b
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ def rebuild(jaxpr, *, eqns, outvars=None, new_consts: Sequence[tuple[Var, Any]] 
     """
     body = open_jaxpr(jaxpr)
     inputs = {*body.invars, *body.constvars}
-    effects = body.effects.union(*(visible_effects(e.effects, inputs) for e in eqns)) if eqns else body.effects
+    effects = body.effects.union(*(visible_effects(e.effects, inputs) for e in eqns if e.effects))
     changes: dict[str, Any] = {"eqns": list(eqns), "effects": effects}
     if outvars is not None:
         changes["outvars"] = list(outvars)
@@ -116,6 +117,9 @@ _SINGLE = {  # primitive name -> parameter that holds its only jaxpr, called onc
     "custom_vmap_call": "call",
     "shard_map": "jaxpr",
 }
+
+
+HOLDERS = frozenset({*_SINGLE, "scan", "cond", "while"})  # primitives whose equations may have children
 
 
 def children(eqn: Eqn) -> list[Child]:
@@ -239,7 +243,14 @@ class SourceLine(NamedTuple):
 
 def source_line(eqn: Eqn) -> SourceLine:
     """The user's own file, line and function that made the equation."""
-    text = source_info_util.summarize(eqn.source_info)  # "path:line:column (function)"
+    return _source_line(eqn.source_info.traceback)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _source_line(traceback) -> SourceLine:
+    text = source_info_util.summarize(
+        source_info_util.SourceInfo(traceback, source_info_util.new_name_stack())
+    )  # "path:line:column (function)"
     place, _, function = text.partition(" (")
     parts = place.rsplit(":", 2)
     if len(parts) != 3 or not parts[1].isdigit():
@@ -257,26 +268,22 @@ def context_of(eqn: Eqn):
         yield
 
 
-def at_source(closed, first: Eqn, here: Eqn):
-    """A closed jaxpr that was traced at one equation's source, moved to another's: its line and its name stack.
+def at_source(eqn: Eqn, first: Eqn, here: Eqn) -> Eqn:
+    """An equation that was traced at one equation's source, moved to another's: its line and its name stack.
 
     Args:
-        closed: the closed jaxpr.
+        eqn: the equation.
         first: the equation it was traced at.
-        here: the equation whose source its own equations get.
+        here: the equation whose source it gets.
 
     Returns:
-        The same closed jaxpr when both sources are one.
+        The same equation when both sources are one.
     """
     old, new = first.source_info, here.source_info
-    if old.traceback is new.traceback and old.name_stack == new.name_stack:
-        return closed
-
-    def moved(eqn: Eqn) -> Eqn:
-        own = new.name_stack + eqn.source_info.name_stack[len(old.name_stack) :]
-        return eqn.replace(source_info=eqn.source_info.replace(traceback=new.traceback, name_stack=own))
-
-    return rebuild(closed, eqns=[moved(eqn) for eqn in open_jaxpr(closed).eqns])
+    if first is here or (old.traceback is new.traceback and old.name_stack == new.name_stack):
+        return eqn
+    own = new.name_stack + eqn.source_info.name_stack[len(old.name_stack) :]
+    return eqn.replace(source_info=eqn.source_info.replace(traceback=new.traceback, name_stack=own))
 
 
 # ---------------------------------------------------------------- tracing

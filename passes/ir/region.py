@@ -7,96 +7,21 @@ JAX shares between two calls gives two sets of Values. A region nobody edited em
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import jaxprs
-from .check import same_aval
+from .check import same_aval, same_signature
 from .jaxprs import Literal
+from .values import OUTPUT as OUTPUT
+from .values import Atom as Atom
+from .values import Node as Node
+from .values import Site as Site
+from .values import Value as Value
 
 INLINE_EQNS = 64  # calls up to this size are seen through wherever they occur; larger ones only when called once
-
-
-class Value:
-    """One array in a region: an input (`node` is None) or output `index` of a node."""
-
-    __slots__ = ("aval", "index", "node", "role", "uses", "var")
-
-    def __init__(self, aval, node: Node | None = None, index=0, var=None, role: Any = None):
-        self.aval, self.node, self.index, self.var = aval, node, index, var
-        self.role = role  # for inputs: ("input", i) or ("const", array)
-        self.uses: list[Node] = []
-
-    def __repr__(self) -> str:
-        where = self.role[0] if self.node is None and self.role else getattr(self.node, "primitive", "?")
-        return f"<Value {self.aval.str_short(True)} of {where}>"
-
-
-Atom = Any  # Value | Literal
-
-
-class Site:
-    """One call seen through: its equation, its place, and whether a rewrite reached inside."""
-
-    __slots__ = ("eqn", "inputs", "jaxpr", "outputs", "parent", "touched")
-
-    def __init__(self, eqn, jaxpr, inputs, parent):
-        self.eqn, self.jaxpr, self.inputs, self.parent = eqn, jaxpr, inputs, parent
-        self.outputs: list[Atom] = []
-        self.touched = False
-
-    def touch(self) -> None:
-        """Mark this call and those around it as no longer whole: they are dissolved when emitted."""
-        site: Site | None = self
-        while site is not None and not site.touched:
-            site.touched, site = True, site.parent
-
-
-class Node:
-    """One equation of a region, operands resolved to Values and literals."""
-
-    __slots__ = ("certificate", "eqn", "inputs", "live", "outputs", "position", "region", "regions", "site", "spliced")
-
-    def __init__(self, eqn, region, inputs, position, site):
-        self.eqn, self.region, self.inputs, self.position, self.site = eqn, region, inputs, position, site
-        self.outputs: list[Value] = []
-        self.live = True
-        self.regions: list[Region] | None = None
-        self.certificate: Any = None
-        self.spliced = False  # put there by a rewrite
-
-    @property
-    def primitive(self) -> str:
-        """Name of the JAX primitive."""
-        return self.eqn.primitive.name
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters of the equation."""
-        return self.eqn.params
-
-    @property
-    def origin(self) -> Any:
-        """The equation whose source is the user's: its own, or that of the call around it when it is a library's."""
-        eqn, site = self.eqn, self.site
-        while site is not None and not jaxprs.source_line(eqn).file:
-            eqn, site = site.eqn, site.parent
-        return eqn
-
-    @property
-    def source(self) -> jaxprs.SourceLine:
-        """The user's line that made it."""
-        return jaxprs.source_line(self.origin)
-
-    def children(self) -> list[Region]:
-        """The regions inside this node (scan body, branches, shard_map body, ...), built when first asked for."""
-        if self.regions is None:
-            self.regions = [self.region.program.region_of(c, self) for c in jaxprs.children(self.eqn)]
-        return self.regions
-
-    def __repr__(self) -> str:
-        return f"<Node {self.primitive} at {self.source}>"
 
 
 @dataclass(frozen=True)
@@ -149,14 +74,19 @@ class Program:
 
     def flat_size(self, jaxpr) -> int:
         """Equations of a jaxpr with the calls in it counted as dissolved."""
-        body = jaxprs.open_jaxpr(jaxpr)
-        size = self._sizes.get(id(body))
-        if size is None:
-            self._sizes[id(body)] = 0  # jaxprs cannot recurse; guards against odd ones
-            calls = (jaxprs.inlinable_call(e) for e in body.eqns if e.primitive.name in jaxprs.CALL_NAMES)
-            size = len(body.eqns) + sum(self.flat_size(c) for c in calls if c is not None)
-            self._sizes[id(body)] = size
-        return size
+        sizes, stack = self._sizes, [jaxprs.open_jaxpr(jaxpr)]
+        while stack:  # iterative: calls may be nested deeper than Python likes
+            body = stack[-1]
+            if id(body) in sizes:
+                stack.pop()
+                continue
+            calls = [c for e in body.eqns if e.primitive.name in jaxprs.CALL_NAMES for c in _inlinable(e)]
+            unknown = [c for c in calls if id(c) not in sizes]
+            if unknown:
+                stack += unknown
+                continue
+            sizes[id(body)] = len(body.eqns) + sum(sizes[id(c)] for c in calls)
+        return sizes[id(jaxprs.open_jaxpr(jaxpr))]
 
     def regions(self) -> Iterator[Region]:
         """Every region reached so far, outermost first."""
@@ -177,17 +107,20 @@ class Region:
         self.program, self.jaxpr, self.parent, self.around = program, jaxpr, parent, around
         self.callers: list[tuple[Node, jaxprs.Child]] = []
         self.nodes: list[Node] = []
-        self.by_primitive: dict[str, list[Node]] = {}
+        self.by_primitive: defaultdict[str, list[Node]] = defaultdict(list)
+        self.holders: list[Node] = []  # nodes with regions inside
+        self.edited: set[Any] = set()  # nodes and values that rewrites changed, since somebody last took note
+        self.inserted: dict[Node, list[Node]] = {}  # node -> spliced nodes that stand right before it
         self.changed = False
         self.ordered_below = sys.maxsize  # before this position, what a node needs never stands behind it
         body = jaxprs.open_jaxpr(jaxpr)
         env: dict[Any, Value] = {}
         self.inputs = [self._input(v, ("input", i), env) for i, v in enumerate(body.invars)]
         self.consts = self._consts(jaxpr, env)
-        self.outputs = self._read(body, env, None)
+        self.outputs = self._read(body, env)
         for out in self.outputs:
             if type(out) is Value:
-                out.uses.append(OUTPUT)
+                out.users.append(OUTPUT)
 
     # ------------------------------------------------------------ reading
     def _input(self, var, role, env) -> Value:
@@ -199,83 +132,119 @@ class Region:
         values = list(values) if len(values) == len(body.constvars) else [None] * len(body.constvars)
         return [self._input(v, ("const", c), env) for v, c in zip(body.constvars, values)]
 
-    def _read(self, body, env: dict, site: Site | None) -> list[Atom]:
-        nodes, index, calls, counts = self.nodes, self.by_primitive, jaxprs.CALL_NAMES, None
-        for eqn in body.eqns:
-            inputs = [a if type(a) is Literal else env[a] for a in eqn.invars]
-            name = eqn.primitive.name
-            if name in calls:
-                counts = counts or _call_counts(body)
-                if self._see_through(eqn, inputs, env, site, counts):
-                    continue
-            node = Node(eqn, self, inputs, len(nodes), site)
-            for a in inputs:
-                if type(a) is Value:
-                    a.uses.append(node)
-            for i, v in enumerate(eqn.outvars):
-                env[v] = value = Value(v.aval, node, i, v)
-                node.outputs.append(value)
-            nodes.append(node)
-            if name in index:
+    def _read(self, body, env: dict) -> list[Atom]:
+        """All equations as nodes, those of calls that are seen through among them; gives the results."""
+        nodes, index, calls = self.nodes, self.by_primitive, jaxprs.CALL_NAMES
+        around: list[tuple] = []  # the calls being read, outermost first: what was being read before each
+        eqns, site, counts = iter(body.eqns), None, _Counts(body)
+        while True:
+            for eqn in eqns:
+                inputs = [a if type(a) is Literal else env[a] for a in eqn.invars]
+                name = eqn.primitive.name
+                if name in calls:
+                    jaxpr = self._seen_through(eqn, counts)
+                    if jaxpr is not None:
+                        around.append((eqns, env, site, counts, body))
+                        body = jaxprs.open_jaxpr(jaxpr)
+                        env = dict(zip(body.invars, inputs))
+                        self.consts.extend(self._consts(jaxpr, env))
+                        eqns, site, counts = iter(body.eqns), Site(eqn, jaxpr, inputs, site), _Counts(body)
+                        break
+                node = Node(eqn, self, inputs, len(nodes), site)
+                for a in inputs:
+                    if type(a) is Value:
+                        a.users.append(node)
+                outputs, i = node.outputs, 0
+                for v in eqn.outvars:
+                    env[v] = value = Value(v.aval, node, i, v)
+                    outputs.append(value)
+                    i += 1
+                nodes.append(node)
                 index[name].append(node)
+                if name in jaxprs.HOLDERS:
+                    self.holders.append(node)
             else:
-                index[name] = [node]
-        return [a if type(a) is Literal else env[a] for a in body.outvars]
+                results = [a if type(a) is Literal else env[a] for a in body.outvars]
+                if site is None:
+                    return results
+                call = site
+                call.outputs = results
+                eqns, env, site, counts, body = around.pop()
+                env.update(zip(call.eqn.outvars, results))
 
-    def _see_through(self, eqn, inputs, env, site, counts) -> bool:
+    def _seen_through(self, eqn, counts: _Counts):
+        """The jaxpr of a call whose equations are read as this region's own; None for one that stays a node."""
         jaxpr = jaxprs.inlinable_call(eqn)
         if jaxpr is None:
-            return False
-        body = jaxprs.open_jaxpr(jaxpr)
-        if self.program.flat_size(jaxpr) > INLINE_EQNS and counts[id(body)] > 1:
-            return False
-        inner: dict[Any, Any] = dict(zip(body.invars, inputs))
-        self.consts.extend(self._consts(jaxpr, inner))
-        call = Site(eqn, jaxpr, inputs, site)
-        call.outputs = self._read(body, inner, call)
-        env.update(zip(eqn.outvars, call.outputs))
-        return True
+            return None
+        small = self.program.flat_size(jaxpr) <= INLINE_EQNS
+        return jaxpr if small or counts.of(jaxpr) == 1 else None
 
     # ------------------------------------------------------------ editing
-    def splice(self, closed, inputs: Sequence[Atom], position: int) -> tuple[list[Atom], list[Node]]:
-        """Insert the equations of a closed jaxpr before `position`, applied to `inputs`.
+    def splice(self, closed, inputs: Sequence[Atom], before: Node) -> tuple[list[Atom], list[Node]]:
+        """Insert the equations of a closed jaxpr right before a node, applied to `inputs`.
 
         Args:
             closed: the closed jaxpr to insert; its calls are kept as they are.
-            inputs: one Value or literal per argument.
-            position: program position that the new nodes take.
+            inputs: one Value or literal per argument, of the types that the jaxpr takes.
+            before: the node whose place the new ones take.
 
         Returns:
             The jaxpr's results as Values or literals, and the new nodes.
+
+        Raises:
+            VerifyError: an argument has another type than the jaxpr takes.
         """
-        body = jaxprs.open_jaxpr(closed)
+        body, position = jaxprs.open_jaxpr(closed), before.position
+        same_signature([v.aval for v in body.invars], [a.aval for a in inputs], "argument of a spliced jaxpr")
         env: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
         self.consts.extend(self._consts(closed, env))
+        self.edited.update(a for a in inputs if type(a) is Value)
         for a in inputs:
             self._expose(a)
-            if type(a) is Value and a.node is not None and a.node.position > position:
+            if type(a) is Value and a.maker is not None and a.maker.position > position:
                 self.ordered_below = min(self.ordered_below, position)
-        new: list[Node] = []
-        for eqn in body.eqns:
-            node = Node(eqn, self, [a if type(a) is Literal else env[a] for a in eqn.invars], position, None)
-            for a in node.inputs:
-                if type(a) is Value:
-                    a.uses.append(node)
-            for i, v in enumerate(eqn.outvars):
-                env[v] = value = Value(v.aval, node, i)
-                node.outputs.append(value)
-            node.spliced = True
-            new.append(node)
-            self.by_primitive.setdefault(node.primitive, []).append(node)
+        new = [self._spliced(eqn, env, position) for eqn in body.eqns]
+        for node in new:
+            self.by_primitive[node.primitive].append(node)
+            if node.primitive in jaxprs.HOLDERS:
+                self.holders.append(node)
         self.nodes.extend(new)
+        self.inserted.setdefault(before, []).extend(new)
         self.changed = True
         return [a if type(a) is Literal else env[a] for a in body.outvars], new
 
+    def _spliced(self, eqn, env: dict, position: int) -> Node:
+        node = Node(eqn, self, [a if type(a) is Literal else env[a] for a in eqn.invars], position, None)
+        for a in node.inputs:
+            if type(a) is Value:
+                a.users.append(node)
+        for i, v in enumerate(eqn.outvars):
+            env[v] = value = Value(v.aval, node, i)
+            node.outputs.append(value)
+        node.spliced = True
+        return node
+
+    def in_order(self) -> Iterator[Node]:
+        """All nodes in program order, spliced ones where they stand, dead ones included."""
+        inserted, expanded = self.inserted, set()
+        for node in self.nodes:
+            if node.spliced:
+                return  # these stand behind all others, and were met where they belong
+            stack = [node]
+            while stack:
+                top = stack.pop()
+                if top in inserted and top not in expanded:
+                    expanded.add(top)
+                    stack += [top, *reversed(inserted[top])]
+                else:
+                    yield top
+
     def _expose(self, atom: Atom) -> None:
         """A value used from outside its call needs that call dissolved, unless the call returns it."""
-        if type(atom) is not Value or atom.node is None or atom.node.site is None:
+        if type(atom) is not Value or atom.maker is None or atom.maker.site is None:
             return
-        site, returned = atom.node.site, True
+        site, returned = atom.maker.site, True
         while site is not None:
             returned = returned and any(o is atom for o in site.outputs)
             if not returned:
@@ -286,18 +255,23 @@ class Region:
         """Let all users of `old` use `new`. Calls that `old` enters stay whole; those it is made in are dissolved."""
         self._expose(new)
         _rewire_calls(old, new)
-        for node in old.uses:
+        self.edited.update(old.users)
+        if type(new) is Value:
+            self.edited.add(new)
+        for node in old.users:
             if node is OUTPUT:
                 self.outputs = [new if o is old else o for o in self.outputs]
             elif node.live:
                 node.inputs = [new if a is old else a for a in node.inputs]
+                node.rewired = True
             if type(new) is Value:
-                new.uses.append(node)
-        old.uses = []
+                new.users.append(node)
+        old.users = []
         self.changed = True
 
     def kill(self, node: Node) -> None:
         """Remove a node that nothing uses any more."""
+        self.edited.add(node)
         node.live = False  # stays in its operands' `uses`; readers of `uses` look at `live`
         if node.site is not None:
             node.site.touch()
@@ -305,7 +279,7 @@ class Region:
 
     def is_used(self, value: Value) -> bool:
         """Whether a live node or the region's result uses a value."""
-        return any(u is OUTPUT or u.live for u in value.uses)
+        return any(u.live for u in value.users)
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -323,19 +297,10 @@ class Region:
         return _times(self, lambda child: 1, {}) or 0
 
 
-class _Output:
-    """Stands in a Value's `uses` for the region's result."""
-
-    live = True
-
-
-OUTPUT: Any = _Output()
-
-
 def _rewire_calls(old: Value, new: Atom) -> None:
     """Hand `new` to the calls that `old` enters, which so stay whole (relu keeps its derivative)."""
     seen: set[int] = set()
-    for node in old.uses:
+    for node in old.users:
         site = node.site if node is not OUTPUT and node.live else None
         while site is not None and id(site) not in seen:
             seen.add(id(site))
@@ -359,12 +324,22 @@ def _times(region: Region, of_call: Callable[[jaxprs.Child], int | None], known:
     return known[id(region)]
 
 
-def _call_counts(body) -> dict[int, int]:
-    """How often each called jaxpr occurs among the equations of one jaxpr."""
-    counts: dict[int, int] = {}
-    for eqn in body.eqns:
-        if eqn.primitive.name in jaxprs.CALL_NAMES:
-            for inner in jaxprs.children(eqn):
-                key = id(jaxprs.open_jaxpr(inner.jaxpr))
-                counts[key] = counts.get(key, 0) + 1
-    return counts
+class _Counts:
+    """How often each called jaxpr occurs among the equations of one jaxpr; counted when first asked."""
+
+    __slots__ = ("body", "counts")
+
+    def __init__(self, body):
+        self.body, self.counts = body, None
+
+    def of(self, jaxpr) -> int:
+        """Calls of a jaxpr."""
+        if self.counts is None:
+            eqns = (e for e in self.body.eqns if e.primitive.name in jaxprs.CALL_NAMES)
+            self.counts = Counter(id(jaxprs.open_jaxpr(c.jaxpr)) for e in eqns for c in jaxprs.children(e))
+        return self.counts[id(jaxprs.open_jaxpr(jaxpr))]
+
+
+def _inlinable(eqn) -> list[Any]:
+    jaxpr = jaxprs.inlinable_call(eqn)
+    return [] if jaxpr is None else [jaxprs.open_jaxpr(jaxpr)]

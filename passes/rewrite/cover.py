@@ -43,21 +43,22 @@ def covered(roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
                 stack.append(a.node)
     nodes = list(done.values())
     if len(roots) > 1 or len(nodes) > 1:
-        _refuse_cycle(nodes, roots, inputs)
+        refuse_cycle(nodes, roots, inputs)
     return nodes
 
 
-def _refuse_cycle(nodes: list[Node], roots, inputs) -> None:
+def refuse_cycle(nodes: Sequence[Node], roots: Sequence[Value], inputs: Sequence[Value]) -> None:
+    """Refuse when a bound value depends on a result: the region is not convex."""
     inside, root_ids = {id(n) for n in nodes}, {id(v) for v in roots}
     first = min(nodes[0].region.ordered_below, *(n.position for n in nodes))
-    stack = [v for v in inputs if v.node is not None and v.node.position >= first]
+    stack = [v for v in inputs if v.maker is not None and v.maker.position >= first]
     seen: set[int] = set()
     while stack:
         value = stack.pop()
-        if id(value) in root_ids or (id(value.node) in inside and id(value) in root_ids):
+        if id(value) in root_ids or (id(value.maker) in inside and id(value) in root_ids):
             raise Refuse("an input of it depends on one of its results")
-        for a in value.node.inputs:
-            if type(a) is Value and a.node is not None and id(a) not in seen and a.node.position >= first:
+        for a in value.maker.inputs:
+            if type(a) is Value and a.maker is not None and id(a) not in seen and a.maker.position >= first:
                 seen.add(id(a))
                 stack.append(a)
 
@@ -68,9 +69,10 @@ def refuse_escapes(match: Match) -> None:
     stack = []
     for node in match.nodes:
         for out in node.outputs:
-            users = [u for u in out.uses if u is OUTPUT or (u.live and id(u) not in inside)]
-            if users and id(out) not in roots:
-                stack.append((node, users[0]))
+            if id(out) not in roots:
+                outside = next((u for u in out.users if u.live and id(u) not in inside), None)
+                if outside is not None:
+                    stack.append((node, outside))
     kept: set[int] = set()
     while stack:
         node, user = stack.pop()
@@ -80,4 +82,4 @@ def refuse_escapes(match: Match) -> None:
         if node.primitive in _COSTLY or "op" in node.params:
             who = "the result" if user is OUTPUT else f"{user.primitive} at {user.source}"
             raise Refuse(f"its inner {node.primitive} at {node.source} is also used by {who}")
-        stack += [(a.node, user) for a in node.inputs if type(a) is Value and a.node is not None]
+        stack += [(a.maker, user) for a in node.inputs if type(a) is Value and a.maker is not None]

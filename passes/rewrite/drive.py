@@ -8,26 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import numpy as np
-from jax.errors import InconclusiveDimensionOperation
-
 from ..errors import JaxspliceError, Refuse
-from ..ir.extract import extract
-from ..ir.jaxprs import at_source, trace_flat
-from ..ir.region import Program, Region
-from ..normalize import ALL, Cursor
+from ..ir.region import Node, Program, Region
+from ..normalize import ALL
 from ..report import Report, Row
-from . import measure, prove
-from .certificate import KINDS, Certificate, Claim
-from .find import find
+from .admit import admit
+from .agenda import Agenda, Place
+from .find import find_candidates
+from .lineage import descend
 from .match import Match
-from .pattern import Pattern
-from .rule import Candidate, GraphRule, Rule
+from .pattern import Pattern, patterns_of
+from .rule import GraphRule, Rule
 from .search import Search
-from .splice import as_reference, splice, trace_at
+from .splice import splice
 
-MAX_SWEEPS = 16  # rules whose results they match again, or that undo each other, are stopped here and named
+SPARE_GENERATIONS, MAX_GENERATIONS = 16, 20_000  # how often rules may feed on what rules made, without shrinking it
 
 
 @dataclass
@@ -66,8 +61,11 @@ class Context:
 
     def finish(self) -> Report:
         """Count sites and trips, now that all callers are known, and fill the statistics."""
+        counted: dict[int, tuple[int, int | None]] = {}
         for row, region in self.sites:
-            row.sites, row.trips = region.sites, region.trips
+            if id(region) not in counted:
+                counted[id(region)] = region.sites, region.trips
+            row.sites, row.trips = counted[id(region)]
         for name, search in self.searches.items():
             statistics = self.report.statistics_of(name)
             statistics.tried = search.tried
@@ -77,7 +75,7 @@ class Context:
 
 
 def apply_rules(program: Program, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
-    """Apply rules to all regions, outermost first; a region is swept again while rules still find new matches.
+    """Apply rules to all regions, outermost first, until nothing more matches.
 
     Raises:
         JaxspliceError: rules kept producing each other's patterns; the message names them.
@@ -85,173 +83,123 @@ def apply_rules(program: Program, rules: Sequence[Rule | GraphRule], context: Co
     ordered = sorted(rules, key=lambda r: -r.priority)
     queue, seen = [program.root], {id(program.root)}
     for region in queue:
-        _settle_region(region, ordered, context, stage)
-        for node in region.nodes:
-            if node.live:
-                for child in node.children():
-                    if id(child) not in seen:
-                        seen.add(id(child))
-                        queue.append(child)
+        _Driver(region, ordered, context, stage).run()
+        for node in region.holders:
+            for child in node.children() if node.live else ():
+                if id(child) not in seen:
+                    seen.add(id(child))
+                    queue.append(child)
 
 
-def _settle_region(region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str) -> None:
-    fired: dict[str, int] = {}
-    sweeps: list[dict[str, int]] = []
-    fresh: set[int] | None = None  # first look at everything, then at what changed
-    for _ in range(MAX_SWEEPS):
-        size = len(region.nodes)
-        fired = {r.name: n for r in rules if (n := _sweep(region, r, context, stage, fresh))}
-        if not fired or context.exhausted:
-            return
-        sweeps.append(fired)
-        fresh = {id(n) for n in region.nodes[size:] if n.live}
-    names = ", ".join(sorted({name for fired in sweeps[-2:] for name in fired}))
-    raise JaxspliceError(
-        f"rules {names} still match after {MAX_SWEEPS} sweeps over one region: a rule's `after` holds its own "
-        "`before`, or two rules undo each other. Take one of them out of the pipeline, or let its `where` refuse what "
-        "it made."
-    )
+class _Driver:
+    """Rules applied to one region: rule after rule, and again where rewrites changed something."""
 
+    def __init__(self, region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str):
+        self.region, self.rules, self.context, self.stage = region, rules, context, stage
+        self.agenda = Agenda(region, [r for r in rules if isinstance(r, Rule)], context.views, context.explain)
+        self.bound = min(len(region.nodes) + SPARE_GENERATIONS, MAX_GENERATIONS)
 
-def _sweep(region: Region, rule: Rule | GraphRule, context: Context, stage: str, fresh: set[int] | None) -> int:
-    count, search, started = 0, context.search(rule), time.perf_counter()
-    if context.exhausted:
-        return 0
-    for match in find(region, rule, context.views, search, None if fresh is None else fresh | search.again):
-        if rewrite_match(match, context, stage):
-            count += 1
+    def run(self) -> None:
+        """Sweep until nothing fires. That ends: only so often may rules feed on what they made (`_generation`)."""
+        while any([self._sweep(rule) for rule in self.rules]) and not self.context.exhausted:
+            pass
+
+    def _sweep(self, rule: Rule | GraphRule) -> int:
+        context, started, count = self.context, time.perf_counter(), 0
         if context.exhausted:
-            break
-    context.report.statistics_of(rule.name).seconds += time.perf_counter() - started
-    return count
+            return 0
+        if isinstance(rule, GraphRule):
+            for match in find_candidates(self.region, rule, context.search(rule)):
+                count += self._rewrite(match)
+                if context.exhausted:
+                    break
+            if count:
+                self.agenda.refresh()
+        else:
+            count = sum(self._look_for(pattern) for pattern in patterns_of(rule))
+        context.report.statistics_of(rule.name).seconds += time.perf_counter() - started
+        return count
+
+    def _look_for(self, pattern: Pattern) -> int:
+        """One pattern at all places that wait for it."""
+        count = 0
+        for place in self.agenda.take(pattern):
+            if place.anchor.live and not self.context.exhausted:
+                count += self._at(place, pattern)
+        if count:
+            self.agenda.refresh()
+        return count
+
+    def _at(self, place: Place, pattern: Pattern) -> int:
+        count = 0
+        for match in self.agenda.matches(place, pattern, self.context.search(pattern.rule)):
+            count += self._rewrite(match)
+            if self.context.exhausted:
+                break
+        return count
+
+    def _rewrite(self, match: Match) -> int:
+        new = rewrite_match(match, self.context, self.stage)
+        if new is None:
+            return 0
+        return 1 + (self._follow(new) if self._generation(new) > 1 else 0)
+
+    def _follow(self, new: list[Node]) -> int:
+        """Where rules feed on what rules made, see at once where that leads, before it is done everywhere."""
+        count, stack = 0, list(new)
+        while stack:
+            node = stack.pop()
+            for pattern in self.agenda.table.get(node.primitive, ()):
+                for match in self.agenda.matches(Place(node), pattern, self.context.search(pattern.rule)):
+                    made = rewrite_match(match, self.context, self.stage)
+                    if made is not None:
+                        self._generation(made)
+                        stack += made
+                        count += 1
+                if not node.live or self.context.exhausted:
+                    break
+        return count
+
+    def _generation(self, new: list[Node]) -> int:
+        lineage = new[0].lineage if new else None
+        if lineage is None:
+            return 0
+        if lineage.generation > self.bound:
+            raise JaxspliceError(lineage.diagnosis())
+        return lineage.generation
 
 
-def rewrite_match(match: Match, context: Context, stage: str) -> bool:
-    """Prove one match and splice it in; a refusal is recorded and leaves the program as it was."""
-    try:
-        after, certificate = admit(match, context)
-    except (Refuse, InconclusiveDimensionOperation) as refusal:
-        context.search(match.rule).refuse(str(refusal).splitlines()[0], match.anchor)
-        return False
-    what, alive = _what(match), sum(n.live for n in match.nodes)
-    source = match.source
-    new = splice(match, after)
-    for node in new:
-        node.certificate = certificate
-    gone = alive - sum(n.live for n in match.nodes)
-    row = Row(match.rule.name, stage, source, gone, len(new), certificate, what=what)
-    context.report.rows.append(row)
-    context.sites.append((row, match.region))
-    return True
-
-
-def admit(match: Match, context: Context) -> tuple[Any, Certificate]:
-    """Trace `after` at a match and prove the rewrite.
+def rewrite_match(match: Match, context: Context, stage: str) -> list[Node] | None:
+    """Prove one match and splice it in; a refusal is recorded and leaves the program as it was.
 
     Returns:
-        The closed jaxpr to splice in, and the certificate.
-
-    Raises:
-        Refuse: a claim failed, or is weaker than `context.verify` allows.
+        The new nodes; None for a refusal.
     """
-    started = time.perf_counter()
     try:
-        key = match.key()
-        before, after = _traced(match, key, "before"), _traced(match, key, "after", match.rule.name)
-        certificate = Certificate(
-            match.rule.name,
-            _match_claim(match, before, key, context),
-            _rewrite_claim(match, before, after, key, context),
-            source=str(match.source),
-        )
-    finally:
-        seconds = context.report.seconds
-        seconds["prove"] = seconds.get("prove", 0.0) + time.perf_counter() - started
-    demand(certificate, context)
-    return after, certificate
-
-
-_TRACED: dict[Any, Any] = {}  # `before` and `after` are traced once per distinct signature
-
-
-def _traced(match: Match, key, side: str, scope: str | None = None):
-    """One side of a rule at a match: traced at its first match, at later ones given their source."""
-    here = match.anchor.origin
-    if (key, side) not in _TRACED:
-        _TRACED[key, side] = trace_at(match, side, scope), here
-    closed, first = _TRACED[key, side]
-    return closed if scope is None or first is here else at_source(closed, first, here)
-
-
-def demand(certificate: Certificate, context: Context) -> None:
-    """Refuse what is weaker than the verification level allows."""
-    if context.verify == "strict" and KINDS.index(certificate.kind) > KINDS.index("reassociated"):
-        raise Refuse(f"verify='strict' accepts exact and reassociated only; this is {certificate}")
-
-
-def _match_claim(match: Match, before, key, context: Context) -> Claim:
-    region = extract(match.nodes, match.inputs, match.roots)
-    numbers = tuple(prove.PROOFS.numbering.outputs(region, prove.PROOFS.numbering.inputs(len(match.inputs))))
-    outputs = [Cursor.whole(v) for v in match.roots]
-    sample = _region_sample(match)
-    return prove.PROOFS.once(
-        ("match", key, numbers, context.verify),
-        lambda: prove.match_claim(before, region, outputs, match, context.verify, sample),
-    )
-
-
-def _region_sample(match: Match):
-    """Random values for the bound arrays: the rule's own sampler where arguments are the values as they stand."""
-    plain = all(all(step is None for step in plan) for plan in match.arguments)
-    sample = getattr(match.rule, "sample", None)
-    if sample is None or not plain:
-        return measure.random_arguments
-    return lambda avals, seed: sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)
-
-
-def _arguments(match: Match, avals):
-    return match.variant.arguments(avals) if isinstance(match.variant, Pattern) else avals
-
-
-def _rewrite_claim(match: Match, before, after, key, context: Context) -> Claim:
-    if context.verify == "off":
-        return Claim("assumed", note="verify='off'")
-    return prove.PROOFS.once(
-        ("rewrite", key),
-        lambda: prove.rewrite_claim(before, after, lambda: _pair_to_measure(match, before, after), match),
-    )
-
-
-def _pair_to_measure(match: Match, before, after):
-    """The two programs and arguments to measure with: at the match's types, or at small ones when those are large."""
-    seed, axis_sizes = measure.seed_of(match.rule.name), prove.axes_used(before, match)
-    shards = int(np.prod(list(axis_sizes.values()), dtype=int))
-    avals, reduced = match.avals, False
-    if 2 * shards * (measure.bytes_needed(before) + measure.bytes_needed(after)) > measure.MAX_BYTES:
-        avals, reduced = _small_avals(match), True
-    small = [as_reference(trace_flat(match.flat(side), avals, axis_sizes)) for side in ("before", "after")]
-    args = measure.random_arguments([measure.per_shard(a, axis_sizes) for a in avals], seed)
-    sample = getattr(match.rule, "sample", None)
-    if sample is not None:
-        args = jax.tree.leaves(list(sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)))
-    return small[0], small[1], args, reduced
-
-
-def _small_avals(match: Match) -> list[Any]:
-    """The pattern's own case with the dtypes found here; a candidate's small types."""
-    if isinstance(match.variant, Candidate):
-        if not match.variant.small:
-            raise Refuse("rewrite: too large to measure")
-        return list(match.variant.small)
-    pattern = match.variant
-    small = [jax.ShapeDtypeStruct(c.shape, a.dtype) for c, a in zip(pattern.flat_args, match.avals, strict=True)]
-    match.require_where(small)
-    return small
+        admission = admit(match, context)
+    except Refuse as refusal:
+        context.search(match.rule).refuse(str(refusal), match.anchor)
+        return None
+    what, alive, source = _what(match), sum(n.live for n in match.nodes), match.source
+    new = splice(match, admission.after, admission.first)
+    gone = alive - sum(n.live for n in match.nodes)
+    descend(match, new, gone)
+    for node in new:
+        node.certificate = admission.certificate
+    row = Row(match.rule.name, stage, source, gone, len(new), admission.certificate, what=what)
+    context.report.rows.append(row)
+    context.sites.append((row, match.region))
+    return new
 
 
 def _what(match: Match) -> str:
     """The primitives a match covers, most telling first, with counts."""
+    if match.recipe is not None and match.recipe.what:
+        return match.recipe.what
     counts = Counter(n.primitive for n in match.nodes)
     plain = {"broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "slice", "mul", "add"}
     names = sorted(counts, key=lambda name: (name in plain, -counts[name], name))
-    return " ".join(name if counts[name] == 1 else f"{counts[name]}x{name}" for name in names)
+    what = " ".join(name if counts[name] == 1 else f"{counts[name]}x{name}" for name in names)
+    if match.recipe is not None:
+        match.recipe.what = what
+    return what

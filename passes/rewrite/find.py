@@ -1,7 +1,8 @@
 """Find: the places in a region where a rule's pattern occurs.
 
 The search starts at the pattern's rarest primitive (or another spelling of it), climbs to the nodes that could be the
-pattern's root, and unifies there.
+pattern's root, and unifies there. Where it starts, and where it need not because the outcome is known, is decided in
+agenda.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ..normalize.flatten import open_head
 from .adapt import Plan
 from .align import align
 from .match import Match
-from .pattern import SPELLED, Pattern, exclusions_of, patterns_of, root_primitives
-from .rule import GraphRule, Rule
+from .pattern import Pattern, exclusions_of, root_primitives
+from .rule import GraphRule
 from .search import Search
 from .settle import admitted, settle
 from .unify import OutOfSteps, Unifier
@@ -28,45 +29,30 @@ MAX_WIDTH = 64  # users on one level of a climb
 MAX_OTHERS = 8  # solutions with other numbers than the pattern's that are looked at per place
 
 
-def find(
-    region: Region, rule: Rule | GraphRule, views: frozenset[str], search: Search, only: set[int] | None = None
-) -> Iterator[Match]:
-    """Matches of a rule in one region (not in those below it), in program order.
+def find_at(anchor: Node, pattern: Pattern, region: Region, views: frozenset[str], search: Search) -> Iterator[Match]:
+    """Matches of a pattern around one anchor, the likeliest first.
 
-    The caller may rewrite the region between two matches. A place is tried once per pattern.
+    The caller may rewrite the region between two matches.
 
     Args:
-        region: where to look.
-        rule: what to look for.
+        anchor: a node of the pattern's anchor primitive, or of another spelling of it.
+        pattern: what to look for.
+        region: where.
         views: equations that may be used.
         search: records what was met.
-        only: start from these nodes (by id) alone: those that came or were freed since the last look.
     """
-    if isinstance(rule, GraphRule):
-        yield from _find_candidates(region, rule, search)
+    if not pattern.plausible_anchor(anchor):
         return
-    for pattern in patterns_of(rule):
-        anchors = [
-            n for name in SPELLED.get(pattern.anchor, (pattern.anchor,)) for n in region.by_primitive.get(name, ())
-        ]
-        if only is not None:
-            anchors = [n for n in anchors if id(n) in only]
-        tried: set[int] = set()
-        for anchor in sorted(filter(pattern.plausible_anchor, anchors), key=lambda n: n.position):
-            for root in _roots_above(anchor, pattern) if anchor.live else ():
-                if id(root) in tried or not root.live or not anchor.live:
-                    continue
-                tried.add(id(root))
-                refused = len(search.refusals)
-                for match in _matches_at(root, pattern, region, views, search):
-                    yield match
-                    if not root.live:
-                        break  # it was taken
-                if len(search.refusals) > refused:
-                    search.again.add(id(anchor))
+    for root in _roots_above(anchor, pattern):
+        if not anchor.live:
+            return
+        if root.live:
+            yield from _matches_at(root, pattern, region, views, search)
 
 
-def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
+def find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
+    """Matches of a graph rule in one region (not in those below it)."""
+
     def refuse(why: str, node: Node) -> None:
         search.refuse(why, node)
 

@@ -30,6 +30,7 @@ class Match:
         results: how each root is made from a result.
         params: captured and static keyword parameters.
         nodes: the nodes of the region that the match covers, in program order.
+        recipe: what is remembered of it (recall.py); None when nothing is.
     """
 
     rule: Rule | GraphRule
@@ -42,12 +43,13 @@ class Match:
     results: list[Plan]
     params: dict[str, Any]
     nodes: list[Node]
+    recipe: Any = None
 
     @property
     def anchor(self) -> Node:
         """The node of the first root."""
-        assert self.roots[0].node is not None
-        return self.roots[0].node
+        assert self.roots[0].maker is not None
+        return self.roots[0].maker
 
     @property
     def source(self) -> SourceLine:

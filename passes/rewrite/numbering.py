@@ -65,7 +65,7 @@ class Numbering:
             return ids
         if name in _COMMUTATIVE:
             ids = sorted(ids)
-        inner = tuple(self._closed(c.jaxpr) for c in jaxprs.children(eqn))
+        inner = tuple(self.closed(c.jaxpr) for c in jaxprs.children(eqn))
         if hasattr(params.get("op"), "static"):
             own: Any = params["op"]  # an Op means its reference, whichever implementation it may name
         else:
@@ -73,7 +73,7 @@ class Numbering:
         key = (name, own, inner, tuple(ids))
         return [self._number((key, i)) for i in range(len(eqn.outvars))]
 
-    def _closed(self, jaxpr) -> tuple[int, ...]:
+    def closed(self, jaxpr) -> tuple[int, ...]:
         """A nested jaxpr by itself: its results' numbers over inputs of its own."""
         body = jaxprs.open_jaxpr(jaxpr)
         own = [self._number(("inner input", i, str(v.aval))) for i, v in enumerate(body.invars)]

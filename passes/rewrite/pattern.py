@@ -11,7 +11,6 @@ import jax
 from ..ir import jaxprs
 from ..ir.region import Node, Program, Value
 from ..normalize import ALL, Cursor
-from ..normalize.contractions import MAX_TAPS
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
 from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
@@ -87,7 +86,7 @@ class Pattern:
         """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
         if node.primitive != "add" or self.anchor == "add":
             return True
-        return _count_products(node) in self.addends
+        return _count_products(node, max(self.addends, default=0)) in self.addends
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
         """Positional arguments of `before` from flat arrays."""
@@ -190,21 +189,30 @@ def _addend_counts(region) -> set[int]:
     return counts
 
 
-def _count_products(node: Node) -> int:
-    """Addends of a chain of additions when all of them are products; 0 otherwise."""
+def _count_products(node: Node, most: int) -> int:
+    """Addends of a chain of additions when all of them are products, and `most` at most; 0 otherwise."""
     count, stack = 0, list(node.inputs)
     while stack:
         atom = stack.pop()
         while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
             atom = atom.node.inputs[0]
         maker = atom.node if type(atom) is Value else None
-        if maker is None or maker.primitive not in ("add", "mul", "dot_general") or count > MAX_TAPS:
-            return 0
-        if maker.primitive == "add":
+        if maker is not None and maker.primitive == "add":
             stack += maker.inputs
-        else:
+        elif maker is not None and _is_product(maker) and count < most:
             count += 1
+        else:
+            return 0
     return count
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a node multiplies and sums nothing."""
+    if node.primitive == "dot_general":
+        (contracted, _), _ = node.params["dimension_numbers"]
+        shape = node.inputs[0].aval.shape
+        return all(shape[d] == 1 for d in contracted)
+    return node.primitive == "mul"
 
 
 def _computing_steps(region, anchor: str) -> int:

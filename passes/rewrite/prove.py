@@ -220,7 +220,7 @@ def inline_ops(closed):
             if not node.live:
                 continue
             if hasattr(node.params.get("op"), "static"):
-                results, _ = region.splice(node.params["jaxpr"], node.inputs, node.position)
+                results, _ = region.splice(node.params["jaxpr"], node.inputs, node)
                 for old, new in zip(node.outputs, results):
                     region.redirect(old, new)
                 region.kill(node)

@@ -19,7 +19,6 @@ class Search:
     tried: int = 0
     refusals: list[tuple[str, Node]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
-    again: set[int] = field(default_factory=set)  # anchors (by id) that were refused: other rewrites may free them
 
     def refuse(self, why: str, node: Node) -> None:
         """Note a lawful no."""

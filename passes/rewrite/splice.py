@@ -52,19 +52,22 @@ def as_reference(closed):
     return jaxprs.rebuild(closed, eqns=eqns)
 
 
-def splice(match: Match, after) -> list[Node]:
+def splice(match: Match, after, first: jaxprs.Eqn) -> list[Node]:
     """Replace a match by the closed jaxpr of `after`.
 
     Args:
         match: what to replace; its region is edited.
         after: closed jaxpr of the bound values.
+        first: the equation it was traced at; its equations move from there to the match's source.
 
     Returns:
         The new nodes. Covered nodes that something else still uses stay.
     """
-    region = match.region
-    position = min(v.node.position for v in match.roots if v.node is not None)
-    results, new = region.splice(after, match.inputs, position)
+    region, here = match.region, match.anchor.origin
+    makers = [v.maker for v in match.roots if v.maker is not None]
+    results, new = region.splice(after, match.inputs, min(makers, key=lambda n: n.position))
+    for node in new:
+        node.eqn = jaxprs.at_source(node.eqn, first, here)
     for root, result in zip(match.roots, results):
         _keep_name(root, result, new)
         region.redirect(root, result)
@@ -76,6 +79,6 @@ def splice(match: Match, after) -> list[Node]:
 
 def _keep_name(root: Value, result: Any, new: list[Node]) -> None:
     """The value that takes a root's place keeps its variable where it can, so that dumps line up."""
-    own = type(result) is Value and result.node is not None and result.node in new
-    if own and root.node is not None and root.node.site is None and not root.node.spliced:
+    own = type(result) is Value and result.maker is not None and result.maker in new
+    if own and root.maker is not None and root.maker.site is None and not root.maker.spliced:
         result.var = root.var

@@ -83,7 +83,7 @@ def test_an_edit_at_the_bottom_of_a_deep_nest_reaches_the_top():
     whole = Program(closed)
     bottom = programs.all_regions(whole)[-1]
     (sin,) = bottom.by_primitive["sin"]
-    (result,), _ = bottom.splice(jax.make_jaxpr(jnp.tanh)(X), sin.inputs, sin.position)
+    (result,), _ = bottom.splice(jax.make_jaxpr(jnp.tanh)(X), sin.inputs, sin)
     bottom.redirect(sin.outputs[0], result)
     bottom.kill(sin)
     again = emit(whole.root)
@@ -110,7 +110,7 @@ def test_an_equation_that_needs_the_end_of_a_long_chain_may_stand_at_its_beginni
     first = cos.replace(invars=list(jaxprs.open_jaxpr(closed).invars))
     (end,) = jaxprs.open_jaxpr(closed).outvars
     region = Program(jaxprs.rebuild(closed, eqns=[first, *closed.eqns], outvars=[end, *first.outvars])).root
-    (result,), _ = region.splice(jax.make_jaxpr(jnp.tanh)(X), region.outputs[:1], 0)
+    (result,), _ = region.splice(jax.make_jaxpr(jnp.tanh)(X), region.outputs[:1], region.nodes[0])
     region.redirect(region.outputs[1], result)
     region.kill(region.nodes[0])
     again = emit(region)

@@ -281,7 +281,7 @@ def test_a_difference_shows_what_was_replaced_and_keeps_the_other_names():
     closed = jax.make_jaxpr(lambda x: jnp.cos(jnp.sin(x) * 2.0) + x)(X)
     region = Program(closed).root
     product = region.by_primitive["mul"][0]
-    (result,), _ = region.splice(jax.make_jaxpr(jnp.tanh)(X), product.inputs[:1], product.position)
+    (result,), _ = region.splice(jax.make_jaxpr(jnp.tanh)(X), product.inputs[:1], product)
     region.redirect(product.outputs[0], result)
     region.kill(product)
     found = diff(Graph.from_jaxpr(closed), Graph.from_jaxpr(emit(region)))

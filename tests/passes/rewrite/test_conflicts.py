@@ -72,13 +72,13 @@ def test_rules_that_undo_each_other_are_named():
     there = Rule("there", lambda x: jnp.sin(x) * 2.0, lambda x: jnp.sin(x) + jnp.sin(x), cases=[Case(X)])
     back = Rule("back", lambda x: jnp.sin(x) + jnp.sin(x), lambda x: jnp.sin(x) * 2.0, cases=[Case(X)])
     pipeline = jaxsplice.Pipeline((jaxsplice.passes.pipeline.ApplyRules("raise", (there, back)),))
-    with pytest.raises(jaxsplice.JaxspliceError, match=r"rules back, there still match after 16 sweeps"):
+    with pytest.raises(jaxsplice.JaxspliceError, match=r"rules back, there match what the others make"):
         applied(lambda x: jnp.sin(x) * 2.0, pipeline)
 
 
 def test_a_rule_that_makes_its_own_pattern_is_named():
     growing = Rule("growing", jnp.sin, lambda x: jnp.sin(x) * 1.0, cases=[Case(X)])
-    with pytest.raises(jaxsplice.JaxspliceError, match=r"rules growing still match after 16 sweeps over one region"):
+    with pytest.raises(jaxsplice.JaxspliceError, match=r"rule growing matches what it makes itself"):
         jaxsplice.rewrite(jaxsplice.trace(jnp.sin, VALUE), [growing])
 
 
