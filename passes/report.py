@@ -59,12 +59,24 @@ class Report:
         statistics: rule name -> RuleStatistics, also of rules that never matched.
         seconds: stage name -> seconds; "prove" is the part of it spent on proofs.
         notes: anything else worth knowing, one sentence each.
+        warnings: those of the notes that the caller should be told even if nobody prints the report.
     """
 
     rows: list[Row] = field(default_factory=list)
     statistics: dict[str, RuleStatistics] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, sentence: str) -> None:
+        """Note something that must not pass unseen; `jaxsplice.rewrite` logs it."""
+        self.notes.append(sentence)
+        self.warnings.append(sentence)
+
+    def abandon(self, sentence: str) -> None:
+        """The pipeline failed: nothing was rewritten after all."""
+        self.rows.clear()
+        self.warn(sentence)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -147,7 +147,9 @@ def _misses(name: str, context: Context) -> list[Miss]:
     if search is None:
         return []
     matched = {(row.rule, str(row.source)) for row in context.report.rows}
-    refused = [Miss(name, node.source, _REFUSED + why.startswith("match"), why) for why, node in search.refusals]
+    refused = [
+        Miss(name, node.source, _REFUSED + why.startswith("match"), why) for why, node in search.refusals if node
+    ]
     partial = [
         Miss(
             name,

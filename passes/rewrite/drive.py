@@ -13,6 +13,7 @@ import numpy as np
 from jax.errors import InconclusiveDimensionOperation
 
 from ..errors import JaxspliceError, Refuse
+from ..instrument import Instruments
 from ..ir.extract import extract
 from ..ir.jaxprs import at_source, trace_flat
 from ..ir.region import Program, Region
@@ -23,7 +24,7 @@ from .certificate import KINDS, Certificate, Claim
 from .find import find
 from .match import Match
 from .pattern import Pattern
-from .rule import Candidate, GraphRule, Rule
+from .rule import Candidate, GraphRule, Rule, code_of
 from .search import Search
 from .splice import as_reference, splice, trace_at
 
@@ -40,6 +41,7 @@ class Context:
         views: equations that matching may use.
         stop_after: stop after this many rewrites; None for all.
         explain: keep near misses.
+        instruments: told of every stage and rewrite.
         report: what happened.
     """
 
@@ -48,6 +50,7 @@ class Context:
     views: frozenset[str] = ALL
     stop_after: int | None = None
     explain: bool = False
+    instruments: Instruments = field(default_factory=Instruments)
     report: Report = field(default_factory=Report)
     searches: dict[str, Search] = field(default_factory=dict)
     sites: list[tuple[Row, Region]] = field(default_factory=list)
@@ -61,7 +64,7 @@ class Context:
         """Records of the searches for rules of one name."""
         found = self.searches.get(rule.name)
         if found is None:
-            found = self.searches[rule.name] = Search(rule, self.explain)
+            found = self.searches[rule.name] = Search(rule, self.explain, self.verify == "strict")
         return found
 
     def finish(self) -> Report:
@@ -73,6 +76,8 @@ class Context:
             statistics.tried = search.tried
             statistics.matched = sum(r.rule == name for r in self.report.rows)
             statistics.refusals = search.standing()
+            for failure in dict.fromkeys(search.failures):
+                self.report.warn(failure)
         return self.report
 
 
@@ -129,10 +134,12 @@ def _sweep(region: Region, rule: Rule | GraphRule, context: Context, stage: str,
 def rewrite_match(match: Match, context: Context, stage: str) -> bool:
     """Prove one match and splice it in; a refusal is recorded and leaves the program as it was."""
     try:
-        after, certificate = admit(match, context)
+        with code_of(match.rule, "proof"):
+            after, certificate = admit(match, context)
     except (Refuse, InconclusiveDimensionOperation) as refusal:
-        context.search(match.rule).refuse(str(refusal).splitlines()[0], match.anchor)
+        context.search(match.rule).refuse(refusal, match.anchor)
         return False
+    context.instruments.tell("before_rewrite", match, certificate, program=match.region.program)
     what, alive = _what(match), sum(n.live for n in match.nodes)
     source = match.source
     new = splice(match, after)
@@ -142,6 +149,7 @@ def rewrite_match(match: Match, context: Context, stage: str) -> bool:
     row = Row(match.rule.name, stage, source, gone, len(new), certificate, what=what)
     context.report.rows.append(row)
     context.sites.append((row, match.region))
+    context.instruments.tell("after_rewrite", row, new, program=match.region.program)
     return True
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import jax
 from jax.errors import InconclusiveDimensionOperation
 
+from ..errors import RuleError
 from ..ir.region import OUTPUT, Node, Region, Value
 from ..normalize import Cursor
 from ..normalize.cursor import PEEL
@@ -19,7 +20,7 @@ from .adapt import Plan
 from .align import align
 from .match import Match
 from .pattern import SPELLED, Pattern, exclusions_of, patterns_of, root_primitives
-from .rule import GraphRule, Rule
+from .rule import Candidate, GraphRule, Rule, code_of
 from .search import Search
 from .settle import admitted, settle
 from .unify import OutOfSteps, Unifier
@@ -45,7 +46,7 @@ def find(
     if isinstance(rule, GraphRule):
         yield from _find_candidates(region, rule, search)
         return
-    for pattern in patterns_of(rule):
+    for pattern in _patterns(rule, search):
         anchors = [
             n for name in SPELLED.get(pattern.anchor, (pattern.anchor,)) for n in region.by_primitive.get(name, ())
         ]
@@ -66,11 +67,19 @@ def find(
                     search.again.add(id(anchor))
 
 
+def _patterns(rule: Rule, search: Search) -> tuple[Pattern, ...]:
+    try:
+        return patterns_of(rule)
+    except RuleError as failure:
+        search.refuse(failure, None)
+        return ()
+
+
 def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
     def refuse(why: str, node: Node) -> None:
         search.refuse(why, node)
 
-    for candidate in rule.find(region, refuse):
+    for candidate in _proposed(region, rule, refuse, search):
         search.tried += 1
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in candidate.inputs]
         stay = Plan(None, None, None, None)
@@ -80,6 +89,21 @@ def _find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterato
         )  # fmt: skip
         if admitted(match, search) is not None:
             yield match
+
+
+def _proposed(region: Region, rule: GraphRule, refuse, search: Search) -> Iterator[Candidate]:
+    """What the rule's own search yields, until it fails."""
+    try:
+        with code_of(rule, "find"):
+            found = iter(rule.find(region, refuse))
+        while True:
+            with code_of(rule, "find"):
+                candidate = next(found, None)
+            if candidate is None:
+                return
+            yield candidate
+    except RuleError as failure:
+        search.refuse(failure, None)
 
 
 def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
@@ -149,7 +173,11 @@ def _settled(u: Unifier, pattern: Pattern, region: Region, value: Value, search:
             match = settle(u, pattern, region, roots, search)
             if match is None:
                 continue
-            known_as = _excluded(pattern, q, u.views)
+            try:
+                known_as = _excluded(pattern, q, u.views)
+            except RuleError as failure:
+                search.refuse(failure, match.anchor)
+                continue
             if known_as is None:
                 yield len(u.other_numbers), match
             else:

@@ -15,7 +15,7 @@ from ..normalize.contractions import MAX_TAPS
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
 from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
-from .rule import Case, Rule
+from .rule import Case, Rule, code_of
 
 # How common a primitive is in model code; the search starts at the rarest one of a pattern.
 _COMMON = {
@@ -123,7 +123,8 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
     """The rule's patterns, one per case that differs in structure."""
     out: dict[Any, Pattern] = {}
     for case in rule.cases:
-        pattern = Pattern(rule, case)
+        with code_of(rule, "before"):
+            pattern = Pattern(rule, case)
         names = tuple(n.primitive for n in pattern.region.nodes)
         out.setdefault((names, tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
     return tuple(sorted(out.values(), key=lambda p: -p.size))
@@ -132,7 +133,8 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
 @functools.lru_cache(maxsize=1024)
 def exclusions_of(rule: Rule) -> tuple[tuple[str, Pattern], ...]:
     """Patterns of what the rule leaves alone, with their names."""
-    return tuple((name, Pattern(rule, case, fn)) for name, fn in rule.unless.items() for case in rule.cases)
+    with code_of(rule, "unless"):
+        return tuple((name, Pattern(rule, case, fn)) for name, fn in rule.unless.items() for case in rule.cases)
 
 
 def _skeleton(term: Any, depth: int) -> Any:

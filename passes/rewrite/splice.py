@@ -11,6 +11,7 @@ from ..ir import jaxprs
 from ..ir.check import same_signature
 from ..ir.region import Node, Value
 from .match import Match
+from .rule import code_of
 
 
 def trace_at(match: Match, side: str, scope: str | None = None):
@@ -34,7 +35,9 @@ def trace_at(match: Match, side: str, scope: str | None = None):
             return applied(*values)
 
     types = [v.aval for v in match.inputs]
-    closed = jaxprs.trace_at(match.anchor.origin, scoped if scope else applied, types, match.region.around.shard_maps)
+    traced, around = scoped if scope else applied, match.region.around.shard_maps
+    with code_of(match.rule, side):
+        closed = jaxprs.trace_at(match.anchor.origin, traced, types, around)
     try:
         same_signature([v.aval for v in match.roots], closed.out_avals, f"result of {match.rule.name}")
     except VerifyError as error:

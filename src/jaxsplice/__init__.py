@@ -11,6 +11,7 @@ from jaxsplice.kernels import Implementation as Implementation
 from jaxsplice.kernels import Op as Op
 from jaxsplice.kernels import Tolerance as Tolerance
 from jaxsplice.passes.errors import JaxspliceError as JaxspliceError
+from jaxsplice.passes.instrument import Instrument as Instrument
 from jaxsplice.passes.ir.graph import Graph as Graph
 from jaxsplice.passes.ir.text import Diff as Diff
 from jaxsplice.passes.ir.text import diff as diff
