@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .rewrite.certificate import KINDS, Certificate
+from .rewrite.certificate import KINDS, Certificate, strength
 
 WIDTH = 80  # columns of the printed report
 MAX_REASONS = 3  # refusals printed per rule; all are in `statistics`
@@ -100,6 +100,12 @@ class Report:
         """One per rewrite."""
         return [row.certificate for row in self.rows]
 
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Kind of certificate -> rewrites that have it, strongest first."""
+        found = Counter(certificate.kind for certificate in self.certificates)
+        return {kind: found[kind] for kind in KINDS if kind in found}
+
     def statistics_of(self, rule: str) -> RuleStatistics:
         """The statistics of a rule, made at first use."""
         return self.statistics.setdefault(rule, RuleStatistics())
@@ -114,7 +120,7 @@ class Report:
         lines = [f"{'rule':<18} {'hits':>4} {'runs':>5}  {'certificate':<15} {'error':>7}  replaced"]
         for rule in self.counts:
             rows = [r for r in self.rows if r.rule == rule]
-            weakest = max((r.certificate for r in rows), key=_strength)
+            weakest = max((r.certificate for r in rows), key=strength)
             errors = [r.certificate.error for r in rows if r.certificate.error is not None]
             error = f"{max(errors):.0e}" if errors else "-"
             trips = self.trip_counts[rule]
@@ -127,7 +133,7 @@ class Report:
         return lines
 
     def _tail(self) -> list[str]:
-        sentences = [*self._refusals(), *dict.fromkeys(self.notes)]
+        sentences = [*self._proved(), *self._refusals(), *dict.fromkeys(self.notes)]
         if self.seconds:
             sentences.append("time: " + ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items()))
         return [
@@ -135,6 +141,10 @@ class Report:
             for sentence in sentences
             for line in textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         ]
+
+    def _proved(self) -> list[str]:
+        """How many rewrites have a certificate of each kind."""
+        return ["certificates: " + ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())] if self.rows else []
 
     def _refusals(self) -> list[str]:
         """Why rules left places alone that look like theirs, the commonest reasons first."""
@@ -149,7 +159,3 @@ class Report:
 
 def _shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder="...") if width > 3 else ""
-
-
-def _strength(certificate: Certificate) -> int:
-    return KINDS.index(certificate.kind)

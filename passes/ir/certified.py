@@ -16,7 +16,7 @@ def certificates_in(program: Program) -> dict[Var, Any]:
     """The certificates of a program's live nodes. Emit it first: new nodes have their variables from then on."""
     out = {}
     for region in program.regions():
-        for node in region.nodes if region.changed else ():
+        for node in region.nodes if region.changed or program.certified else ():
             if node.live and node.certificate is not None:
                 out.update({v.var: node.certificate for v in node.outputs if v.var is not None})
     return out
@@ -24,6 +24,7 @@ def certificates_in(program: Program) -> dict[Var, Any]:
 
 def certify(program: Program, certificates: Certificates) -> None:
     """Hand certificates back to the nodes of a program that was read from a jaxpr."""
+    program.certified = bool(certificates)
     if not certificates:
         return
     for node in walk(program.root):

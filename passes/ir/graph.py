@@ -85,9 +85,9 @@ class Graph:
             closed: the closed jaxpr.
             certificates: of its equations, by the variables they make; this graph's own when None.
         """
-        if closed is self._closed:
-            return self
         kept = self.certificates if certificates is None else certificates
+        if closed is self._closed and kept == self.certificates:
+            return self
         return Graph(closed, self._in_tree, self._out_tree, self.name, kept)
 
     # ------------------------------------------------------------ running

@@ -131,6 +131,7 @@ class Program:
     def __init__(self, jaxpr):
         self._regions: dict[Any, Region] = {}
         self._sizes: dict[int, int] = {}
+        self.certified = False  # whether nodes had certificates when it was read (certified.py)
         self.root = Region(self, jaxpr, None, Surroundings(ambient=jaxprs.ambient_axes()))
 
     def region_of(self, child: jaxprs.Child, node: Node) -> Region:
