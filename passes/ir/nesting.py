@@ -88,9 +88,10 @@ def unrolled(steps: Generator) -> Iterator[Any]:
             yield given
 
 
-def returned(steps: Generator) -> Any:
+def returned(steps: Generator[Any, Any, Any]) -> Any:
     """What a generator returns, where `yield other(...)` in it stands for what that returns: recursion of any depth."""
-    stack, value = [steps], None
+    stack: list[Generator[Any, Any, Any]] = [steps]
+    value = None
     while stack:
         try:
             stack.append(stack[-1].send(value))

@@ -38,6 +38,14 @@ class Numbering:
         """Numbers of a jaxpr's results, given the numbers of its arguments."""
         return returned(self._outputs(jaxpr, operands, {}))
 
+    def closed(self, jaxpr) -> tuple[int, ...]:
+        """A nested jaxpr by itself: its results' numbers over inputs of its own."""
+        return tuple(self.outputs(jaxpr, self._own_inputs(jaxpr)))
+
+    def _own_inputs(self, jaxpr) -> list[int]:
+        invars = jaxprs.open_jaxpr(jaxpr).invars
+        return [self._number(("inner input", i, str(v.aval))) for i, v in enumerate(invars)]
+
     def _outputs(self, jaxpr, operands: Sequence[int], known: dict) -> Generator[Any, Any, list[int]]:
         """The same; `known` has the results of nested jaxprs by their arguments, so that shared ones are read once."""
         body = jaxprs.open_jaxpr(jaxpr)
@@ -52,11 +60,7 @@ class Numbering:
             else:
                 held = []
                 for child in jaxprs.children(eqn):
-                    own = [
-                        self._number(("inner input", i, str(v.aval)))
-                        for i, v in enumerate(jaxprs.open_jaxpr(child.jaxpr).invars)
-                    ]
-                    held.append(tuple((yield self._nested(child.jaxpr, own, known))))
+                    held.append(tuple((yield self._nested(child.jaxpr, self._own_inputs(child.jaxpr), known))))
                 numbers = self._equation(eqn, ids, tuple(held))
             env.update(zip(eqn.outvars, numbers))
         return [self._atom(a, env) for a in body.outvars]
