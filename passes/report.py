@@ -60,6 +60,7 @@ class Report:
         seconds: stage name -> seconds; "prove" is the part of it spent on proofs.
         notes: anything else worth knowing, one sentence each.
         warnings: those of the notes that the caller should be told even if nobody prints the report.
+        failure: why the pipeline was abandoned and the program is as it was given; empty when it was not.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -67,6 +68,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    failure: str = ""
 
     def warn(self, sentence: str) -> None:
         """Note something that must not pass unseen; `jaxsplice.rewrite` logs it."""
@@ -76,6 +78,7 @@ class Report:
     def abandon(self, sentence: str) -> None:
         """The pipeline failed: nothing was rewritten after all."""
         self.rows.clear()
+        self.failure = sentence
         self.warn(sentence)
 
     @property
@@ -132,15 +135,20 @@ class Report:
             lines.append(head + _shortened(rows[0].what, WIDTH - len(head)))
         return lines
 
+    def rule_table(self) -> str:
+        """Per rule: places tried, matched and refused, seconds without proofs, and every reason; slowest first."""
+        lines = [f"{'rule':<30} {'tried':>7} {'matched':>7} {'refused':>7} {'seconds':>9}"]
+        for name, rule in sorted(self.statistics.items(), key=lambda item: -item[1].seconds):
+            refused = sum(rule.refusals.values())
+            lines.append(f"{name:<30} {rule.tried:>7} {rule.matched:>7} {refused:>7} {rule.seconds:>9.4f}")
+            lines += [line for why, count in rule.refusals.most_common() for line in _wrapped(f"  {count} x {why}")]
+        return "\n".join(lines)
+
     def _tail(self) -> list[str]:
         sentences = [*self._proved(), *self._refusals(), *dict.fromkeys(self.notes)]
         if self.seconds:
             sentences.append("time: " + ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items()))
-        return [
-            line
-            for sentence in sentences
-            for line in textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        ]
+        return [line for sentence in sentences for line in _wrapped(sentence)]
 
     def _proved(self) -> list[str]:
         """How many rewrites have a certificate of each kind."""
@@ -153,8 +161,14 @@ class Report:
             reasons = statistics.refusals.most_common()
             lines += [f"refused {name} x{count}: {why}" for why, count in reasons[:MAX_REASONS]]
             if len(reasons) > MAX_REASONS:
-                lines.append(f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.statistics has all")
+                lines.append(
+                    f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.rule_table() has all"
+                )
         return lines
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _shortened(text: str, width: int) -> str:

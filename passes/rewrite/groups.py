@@ -73,6 +73,8 @@ def _place_factors(u: Unifier, wanted: list[Factor], number: float, items: list[
         yield number
         return
     term, exponent = wanted[0]
+    if u.explain and exponent != 1.0 and all(e != exponent for _, e in items):
+        u.fail(term, items[0][0] if items else Const(number), f"nothing to the power of {exponent:g}")
     for i, (item, e) in enumerate(items):
         if e == exponent:
             rest = items[:i] + items[i + 1 :]

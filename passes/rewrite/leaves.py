@@ -58,7 +58,11 @@ def _bind(u: Unifier, slot: int, p: Cursor, q: Cursor) -> Iterator[None]:
             if id(c.atom) in first and _moved_alike(seen[0].index, p.index, first[id(c.atom)], c.index)
         )
     if not levels:
-        u.fail(p, q, "another value than the one this argument is bound to" if seen else "no array of this region")
+        if seen:
+            made = q if q.node is not None else seen[0].levels[0]  # whichever of the two is computed
+            u.fail(p, made, "another value than the one this argument is bound to")
+        else:
+            u.fail(p, q, "no array of this region")
         return
     u.append(seen, Occurrence(p.index, levels))
     yield

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.region import Node
+from ..ir.region import Node, Value
 from ..normalize import Cursor
+from ..normalize.cursor import PEEL
 from ..normalize.terms import Add, Along, Const, Fn, Iota, Leaf, Prod, Result, Sum, Term
 
 
@@ -17,12 +18,18 @@ class Mismatch(NamedTuple):
         wanted: head of the pattern's term.
         found: head of the program's term, or why it does not do.
         node: where the program's term ends.
+        argument: when the pattern's term is an argument of `before`, its position among the flat ones.
     """
 
     depth: int
     wanted: str
     found: str
     node: Node | None
+    argument: int | None = None
+
+    def __str__(self) -> str:
+        where = f" ({self.node.source})" if self.node is not None else ""
+        return f"after {self.depth} matching terms: wanted {self.wanted}, found {self.found}{where}"
 
 
 _NAMES = {Prod: "a product", Add: "a sum", Sum: "a sum over an axis", Iota: "a position", Leaf: "an input"}
@@ -31,7 +38,10 @@ _NAMES = {Prod: "a product", Add: "a sum", Sum: "a sum over an axis", Iota: "a p
 def describe(term: Term) -> str:
     """A term's head in a few words."""
     if type(term) is Cursor:
-        return term.node.primitive if term.node is not None else "an input"
+        node = term.node
+        while node is not None and node.primitive in PEEL and node.inputs:  # what only moves elements says little
+            node = node.inputs[0].node if type(node.inputs[0]) is Value else None
+        return node.primitive if node is not None else "an input"
     if type(term) is Const:
         return f"the number {term.value:g}"
     if type(term) in (Fn, Along):

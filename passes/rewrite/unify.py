@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..ir.region import Node, Value
+from ..normalize import Cursor
 from ..normalize.flatten import open_head, whole_product, whole_sum
 from ..normalize.functions import same_number
 from ..normalize.index import Index, Label, labels_of, resolve
@@ -67,7 +68,7 @@ class Unifier:
         self.trail: list = []
         self.steps = self.depth = 0
         self.best: Mismatch | None = None
-        self._explain = explain
+        self.explain = explain
 
     # ------------------------------------------------------------ state
     def set(self, table: dict, k, value) -> None:
@@ -93,8 +94,9 @@ class Unifier:
 
     def fail(self, p: Term, q: Term, why: str = "") -> None:
         """Note a dead end, when explaining."""
-        if self._explain and (self.best is None or self.depth >= self.best.depth):
-            self.best = Mismatch(self.depth, describe(p), why or describe(q), node_of(q))
+        if self.explain and (self.best is None or self.depth > self.best.depth):
+            argument = self.variables.get(p.atom) if type(p) is Cursor and type(p.atom) is Value else None
+            self.best = Mismatch(self.depth, describe(p), why or describe(q), node_of(q), argument)
 
     # ------------------------------------------------------------ search
     def unify(self, p: Term, q: Term) -> Iterator[None]:

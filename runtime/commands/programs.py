@@ -34,6 +34,12 @@ def define_rewriting(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("verify", "auto", ["off", "auto", "strict"], "How rewrites are proved.", flag_values=values)
 
 
+def define_statistics(values: flags.FlagValues) -> None:
+    """The flag that asks for each rule's statistics."""
+    text = "Print what each rule tried, matched and refused, with all reasons and its seconds."
+    flags.DEFINE_bool("statistics", False, text, flag_values=values)
+
+
 def define_args(values: flags.FlagValues) -> None:
     """The flag that gives abstract arguments."""
     text = "Types, as in 'f32[8,128],bf16[128,256]', or module:function that returns the arguments."

@@ -24,6 +24,8 @@ from jaxsplice.passes.rewrite.rule import GraphRule as GraphRule
 from jaxsplice.passes.rewrite.rule import NearMiss as NearMiss
 from jaxsplice.passes.rewrite.rule import Refuse as Refuse
 from jaxsplice.passes.rewrite.rule import Rule as Rule
+from jaxsplice.runtime.bisect import Culprit as Culprit
+from jaxsplice.runtime.bisect import bisect as bisect
 from jaxsplice.runtime.compile import Compiled as Compiled
 from jaxsplice.runtime.compile import compile as compile
 from jaxsplice.runtime.explain import Explanation as Explanation

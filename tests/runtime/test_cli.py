@@ -99,16 +99,48 @@ def test_dump_takes_the_options_of_rewrite(module, tmp_path, flags, kept):
     assert ran.code == 0 and kept in ran.out
 
 
+def test_statistics_of_rules_are_printed_when_asked_for(module, tmp_path):
+    plain = jaxsplice("dump", f"{module}:gate", GATE, f"--out={tmp_path}")
+    asked = jaxsplice("dump", f"{module}:gate", GATE, f"--out={tmp_path}", "--statistics")
+    assert plain.code == asked.code == 0 and "tried" not in plain.out
+    assert re.search(r"^rule +tried +matched +refused +seconds$", asked.out, re.M)
+    assert re.search(r"^swiglu +\d+ +1 +0 +\d\.\d{4}$", asked.out, re.M)
+
+
+# ---------------------------------------------------------------- bisect
+def test_bisect_finds_the_rewrite_that_a_check_complains_of(module, tmp_path):
+    Path("checks_of_a_user.py").write_text(
+        "def no_swiglu(before, after):\n    return 'swiglu' not in after.primitives()\n"
+        "def numbers(before, after):\n    import numpy as np\n"
+        "    x = np.ones((4, 8), 'f4'), *2 * [np.ones((8, 16), 'f4')]\n"
+        "    np.testing.assert_allclose(after(*x), before(*x), rtol=1e-5)\n"
+    )
+    out = tmp_path / "culprit"
+    ran = jaxsplice("bisect", f"{module}:gate", GATE, "--check=checks_of_a_user:no_swiglu", f"--out={out}")
+    assert ran.code == 0 and ran.err == ""
+    assert re.match(rf"rewrite 1 of 1 breaks the check: rule swiglu at \S+{module}\.py:9 \(gate\)\n", ran.out)
+    assert "certificate: match exact" in ran.out and "check: it gave False" in ran.out
+    assert sorted(os.listdir(out)) == ["after.txt", "before.txt", "culprit.txt", "diff.txt"]
+    for check in ([], ["--check=checks_of_a_user:numbers"]):
+        ran = jaxsplice("bisect", f"{module}:gate", GATE, *check, f"--out={tmp_path / 'none'}")
+        assert (ran.code, ran.out, ran.err) == (0, "no rewrite breaks the check\n", "")
+    assert not (tmp_path / "none").exists()
+
+
 # ---------------------------------------------------------------- wrong use
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["rule"], 2, r"there is no command 'rule'\. Did you mean 'rules'\? Known: demo, dump"),
+        (["rule"], 2, r"there is no command 'rule'\. Did you mean 'rules'\? Known: bisect, demo, dump"),
         (["rules", "--mark"], 2, r"Unknown command line flag 'mark'"),
         (["rules", "swiglu"], 1, r"'swiglu' is not understood: this command takes --flags only, see --help"),
         (["explain"], 1, r"usage: jaxsplice explain package\.module:function --args="),
         (["explain", "{module}:gate"], 1, r"usage: jaxsplice explain"),
         (["dump", "{module}:gate", "{module}:gate", GATE], 1, r"usage: jaxsplice dump"),
+        (["bisect", "{module}:gate"], 1, r"usage: jaxsplice bisect package\.module:function --args="),
+        (["bisect", "{module}:gate", GATE, "--check={module}:nothing"], 1, r"module '{module}' has no 'nothing'"),
+        (["bisect", "{module}:gate", GATE, "--check={module}:NUMBER"], 1, r"{module}:NUMBER is a int, not a function"),
+        (["bisect", "{module}:gate", GATE, "--check={module}:gate"], 1, r"the check fails before any rewrite: TypeErr"),
         (["explain", "gate", GATE], 1, r"'gate' names no function: write package\.module:function"),
         (["explain", "no.such.module:f", GATE], 1, r"cannot import 'no\.such\.module'"),
         (["explain", "{module}:nothing", GATE], 1, r"module '{module}' has no 'nothing'"),
