@@ -33,8 +33,8 @@ def fingerprint(thing: Any) -> str:
         thing: a hashable object; it is taken not to change afterwards.
 
     Example:
-        >>> limit = lambda n: lambda x: x < n
-        >>> fingerprint(limit(3)) == fingerprint(limit(3)), fingerprint(limit(3)) == fingerprint(limit(4))
+        >>> one, other = ("eps", 1e-6), ("eps", 1e-5)
+        >>> fingerprint(one) == fingerprint(("eps", 1e-6)), fingerprint(one) == fingerprint(other)
         (True, False)
     """
     return combined([thing])

@@ -136,7 +136,7 @@ class Report:
         return lines
 
     def rule_table(self) -> str:
-        """Per rule: places tried, matched and refused, seconds without proofs, and every reason; slowest first."""
+        """Per rule: places tried, matched and refused, its seconds, and every reason for a refusal; slowest first."""
         lines = [f"{'rule':<30} {'tried':>7} {'matched':>7} {'refused':>7} {'seconds':>9}"]
         for name, rule in sorted(self.statistics.items(), key=lambda item: -item[1].seconds):
             refused = sum(rule.refusals.values())

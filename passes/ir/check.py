@@ -59,7 +59,11 @@ def _parts(jaxpr) -> list[Any]:
         on_references = any(map(jaxprs.is_on_reference, {*eqn.effects, *_effects(inner)}))  # they name arguments
         return eqn if not inner or on_references else jaxprs.with_children(eqn, list(map(signature, inner)))
 
-    return [jaxprs.rebuild(body, eqns=list(map(cut, body.eqns))) for body in inside.bodies]
+    return [jaxprs.rebuild(body, eqns=list(map(cut, body.eqns))) if _held_in(body) else body for body in inside.bodies]
+
+
+def _held_in(body) -> bool:
+    return any(eqn.primitive.name in _CUT for eqn in body.eqns)
 
 
 def _effects(inner: list[Any]) -> set[Any]:
