@@ -22,7 +22,7 @@ from .target import Target
 from .tracing import trace
 
 _REFUSED = 10**6  # depth of a whole pattern that was found and declined; one that failed its proof counts more
-MIN_DEPTH = 2  # terms that must match before a place counts as resembling a rule
+MIN_DEPTH = 2  # terms that must match before a place counts as resembling a rule; or it has its rarest primitive
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _declined(name: str, context: Context, watch: _Watch) -> Iterator[Miss]:
 def _partial(rule: Rule, watch: _Watch) -> Iterator[Miss]:
     """Places where a part of a pattern matches."""
     for root, pattern, mismatch in nearest(watch.graphs[rule.stage].program, rule):
-        if mismatch.depth >= MIN_DEPTH:
+        if mismatch.depth >= MIN_DEPTH or root.primitive == pattern.anchor:
             hint = hint_for(str(mismatch), root, pattern, mismatch, _taker(root, rule.name, watch))
             equation = _equation(mismatch.node) if mismatch.node is not None else ""
             yield Miss(

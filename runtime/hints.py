@@ -10,6 +10,7 @@ import jax
 
 from jaxsplice.passes.ir.jaxprs import is_scalar_literal, literal_array
 from jaxsplice.passes.ir.region import Node, Value
+from jaxsplice.passes.normalize.cursor import PEEL
 from jaxsplice.passes.rewrite.mismatch import Mismatch
 from jaxsplice.passes.rewrite.pattern import Pattern
 
@@ -27,6 +28,12 @@ _REASONS = (  # part of the reason -> what to do
         r"(?:has|wanted) the number (\S+?),? (?:where the program has|found) the number (\S+)",
         r"the number is \2, the rule is for \1; a rule takes any number for a keyword-only parameter of its `before`",
     ),
+    (
+        r"rewrite: `after` is not `before`",
+        "the rule itself is wrong here: mend its `after`, let its `where` decline this, or state a `tolerance` for it",
+    ),
+    (r"result of \S+ \d+: (\S+) before, (\S+) after", r"the rule's `after` gives \2 where its `before` gives \1"),
+    (r"its \S+ failed: ", "mend the rule: its own code failed"),
     (r"would lose that rounding", "round once, after the last operation, or use a rule whose `before` rounds so too"),
     (
         r"`before` would give (.*) here, the program has (.*)",
@@ -90,7 +97,12 @@ def hint_for(reason: str, root: Node, pattern: Pattern | None, miss: Mismatch | 
 
 
 def _by(node: Node | None) -> str:
-    return f", by {node.primitive} at {node.source}" if node is not None else "; is one changed on the way?"
+    if node is None:
+        return "; is one changed on the way?"
+    maker = node
+    while maker.primitive in PEEL and maker.inputs and type(maker.inputs[0]) is Value and maker.inputs[0].node:
+        maker = maker.inputs[0].node  # what only moves elements was seen through
+    return f", by {maker.primitive} at {maker.source}"
 
 
 def _argument_name(pattern: Pattern | None, position: int | None) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.region import Node, Value
+from ..ir.region import Node
 from ..normalize import Cursor
-from ..normalize.cursor import PEEL
 from ..normalize.terms import Add, Along, Const, Fn, Iota, Leaf, Prod, Result, Sum, Term
 
 
@@ -38,10 +37,7 @@ _NAMES = {Prod: "a product", Add: "a sum", Sum: "a sum over an axis", Iota: "a p
 def describe(term: Term) -> str:
     """A term's head in a few words."""
     if type(term) is Cursor:
-        node = term.node
-        while node is not None and node.primitive in PEEL and node.inputs:  # what only moves elements says little
-            node = node.inputs[0].node if type(node.inputs[0]) is Value else None
-        return node.primitive if node is not None else "an input"
+        return term.node.primitive if term.node is not None else "an input"
     if type(term) is Const:
         return f"the number {term.value:g}"
     if type(term) in (Fn, Along):

@@ -96,7 +96,9 @@ class Unifier:
         """Note a dead end, when explaining."""
         if self.explain and (self.best is None or self.depth > self.best.depth):
             argument = self.variables.get(p.atom) if type(p) is Cursor and type(p.atom) is Value else None
-            self.best = Mismatch(self.depth, describe(p), why or describe(q), node_of(q), argument)
+            wanted, found = describe(p), why or describe(q)
+            found = f"{found} of another kind" if found == wanted else found
+            self.best = Mismatch(self.depth, wanted, found, node_of(q), argument)
 
     # ------------------------------------------------------------ search
     def unify(self, p: Term, q: Term) -> Iterator[None]:
