@@ -53,7 +53,7 @@ _REASONS = (  # part of the reason -> what to do
         r"wanted (?:dot_general|a product|a sum over an axis), found (?:add|a sum\b(?! over))",
         "something is added here (a bias?), the rule has nothing of the kind",
     ),
-    (r"found nothing to the power of (\S+)", r"the rule has this value to the power of \1 (a square? a root?)"),
+    (r"to the power of \S+, not (\S+)", r"the rule has a value to the power of \1 here (a square? a root?)"),
     (r"already plays another part", "the rule needs two separate operations here, and this is one and the same"),
     (r"a literal number is captured", "the rule captures a constant here; pass a Python number, not an array"),
     (r"a value that no single array of the program holds", "the argument is spread over several arrays: join them"),

@@ -1,14 +1,17 @@
 """Pipelines: text prints back to itself, and whatever it cannot mean is one clear error."""
 
+import hypothesis
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import jaxsplice
 from jaxsplice import Case, Op, Pass, Rule
 from jaxsplice.passes.errors import PipelineError, VerifyError
 from jaxsplice.passes.normalize import VIEWS
 from jaxsplice.passes.pipeline import ApplyRules, Library, Normalize
+from jaxsplice.passes.rewrite.rule import STAGES
 from jaxsplice.runtime.library import PIPELINES, library
 
 X = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
@@ -49,6 +52,28 @@ def test_prints_as_it_is_written_and_back(text, printed):
     again = library().pipeline(str(pipeline))
     assert again == pipeline and str(again) == str(pipeline)
     assert library().pipeline(pipeline) is pipeline
+
+
+@st.composite
+def texts(draw):
+    """Any pipeline text there can be: stages with and without rules, views, rules and passes alone, whole pipelines."""
+    rules = {stage: [r.name for r in library().rules if r.stage == stage] for stage in STAGES}
+    some = lambda names: draw(st.lists(st.sampled_from(sorted(set(names))), max_size=3, unique=True))
+    steps = []
+    for _ in range(draw(st.integers(0, 6))):
+        name = draw(st.sampled_from(["normalize", *STAGES, *library().passes, *PIPELINES, "swiglu", "reduce-scatter"]))
+        options = some(VIEWS if name == "normalize" else rules.get(name, ())) if name in (*STAGES, "normalize") else ()
+        blank = draw(st.sampled_from(["", " "]))
+        steps.append(f"{blank}{name}{blank}{{{','.join(options)}}}" if options else f"{name}{blank}")
+    return ",".join(steps)
+
+
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(texts())
+def test_any_text_prints_to_what_means_the_same(text):
+    pipeline = library().pipeline(text)
+    again = library().pipeline(str(pipeline))
+    assert again == pipeline and str(again) == str(pipeline) and again.hash == pipeline.hash
 
 
 def test_every_view_rule_and_pass_can_be_named():

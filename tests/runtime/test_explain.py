@@ -193,6 +193,31 @@ def test_a_rule_of_a_later_stage_is_explained_after_the_earlier_ones():
     assert miss is None or "tanh" in miss.reason
 
 
+@pytest.mark.parametrize(
+    ("options", "reason", "hint"),
+    [
+        ({"after": lambda x: jnp.sin(x)}, "rewrite: `after` is not `before`", "the rule itself is wrong here"),
+        ({"after": lambda x: (jnp.sin(x) * jnp.cos(x)).astype(jnp.bfloat16)}, "bfloat16[4,8] after",
+         "the rule's `after` gives bfloat16[4,8] where its `before` gives float32[4,8]"),
+        ({"after": WAVES, "where": lambda x: 1 / 0}, "its where failed: ZeroDivisionError", "mend the rule"),
+    ],
+    ids=["wrong", "another type", "fails"],
+)  # fmt: skip
+def test_what_is_wrong_with_the_rule_itself_is_said(options, reason, hint):
+    after = options["after"]
+    rule = Rule("waves", OWN.before, lambda x: after(x), where=options.get("where"), cases=[Case(Y)])
+    (miss,) = jaxsplice.explain(waves, Y, rule=rule).misses
+    assert reason in miss.reason and miss.hint.startswith(hint)
+
+
+def test_another_power_is_told():
+    before = lambda x: jnp.exp(jnp.square(jnp.sin(x)) * jnp.cos(x))
+    rule = Rule("waves", before, lambda x: before(x), cases=[Case(Y)])
+    (miss,) = jaxsplice.explain(lambda x: jnp.exp(jnp.sin(x) * jnp.cos(x)), Y, rule=rule).misses
+    assert "wanted sin, found" in miss.reason and "to the power of 1, not 2" in miss.reason
+    assert miss.hint == "the rule has a value to the power of 2 here (a square? a root?)"
+
+
 def test_arguments_are_named_as_the_rule_names_them():
     def before(pair, *, scale=2.0):
         return jnp.sin(pair["left"]) * pair["right"] * jnp.cos(pair["left"])
