@@ -11,7 +11,7 @@ from ..errors import RuleError
 from ..ir.region import Node, Program
 from ..ir.walk import walk
 from ..normalize import ALL, Cursor
-from .mismatch import Mismatch
+from .mismatch import Mismatch, describe
 from .pattern import Pattern, patterns_of
 from .rule import Rule
 from .unify import OutOfSteps, Unifier
@@ -34,7 +34,7 @@ class Near(NamedTuple):
 
 
 def nearest(program: Program, rule: Rule) -> Iterator[Near]:
-    """Partial matches of a rule, one per pattern and place; none where a pattern fits as a whole.
+    """Partial matches of a rule, one per pattern and place; none where a pattern of one result fits as a whole.
 
     Unlike the search that rewrites, this one begins at the root, so that a program without the pattern's rarest
     primitive (another activation, say) is explained too.
@@ -57,7 +57,15 @@ def _mismatch_at(root: Node, pattern: Pattern) -> Mismatch | None:
     try:
         for value in root.outputs:
             for _ in unifier.unify(pattern.outputs[0], Cursor.whole(value)):
-                return None
+                return _other_result_missing(pattern, unifier, root)
     except (OutOfSteps, InconclusiveDimensionOperation):
         pass
     return unifier.best
+
+
+def _other_result_missing(pattern: Pattern, unifier: Unifier, root: Node) -> Mismatch | None:
+    """What is wrong where the first of several results fits; nothing when it is the only one."""
+    if len(pattern.outputs) == 1:
+        return None
+    wanted = ", ".join(describe(output) for output in pattern.outputs[1:])
+    return Mismatch(unifier.depth + len(unifier.bindings), wanted, "no such other result of the same arguments", root)

@@ -67,7 +67,7 @@ def test_markdown_has_a_section_per_rule():
 def test_explain_says_where_it_matches(module):
     ran = jaxsplice("explain", f"{module}:gate", GATE, "--rule=swiglu")
     assert ran.code == 0 and ran.err == ""
-    assert re.match(rf"swiglu matches at \S+{module}\.py:9 \(gate\): .*dot_general.*\n    match exact", ran.out)
+    assert re.match(rf"swiglu matches at \S+{module}\.py:10 \(gate\): .*dot_general.*\n    match exact", ran.out)
 
 
 def test_explain_says_why_it_does_not(module):
@@ -75,6 +75,13 @@ def test_explain_says_why_it_does_not(module):
     assert ran.code == 0 and ran.err == ""
     first, reason = ran.out.splitlines()[:2]
     assert first.startswith("swiglu does not apply at ") and "wanted dot_general, found add" in reason
+
+
+def test_a_rule_of_ones_own_is_explained(module):
+    ran = jaxsplice("explain", f"{module}:gate", GATE, f"--rule={module}:rule")
+    assert ran.code == 0 and ran.err == "" and ran.out.startswith("two-products does not apply at ")
+    hint = "the activation is logistic (silu, sigmoid), the rule's is tanh: rule swiglu takes it"
+    assert ran.out.endswith(f"    hint: {hint}\n")
 
 
 def test_functions_may_lie_in_packages_and_objects():
@@ -118,7 +125,7 @@ def test_bisect_finds_the_rewrite_that_a_check_complains_of(module, tmp_path):
     out = tmp_path / "culprit"
     ran = jaxsplice("bisect", f"{module}:gate", GATE, "--check=checks_of_a_user:no_swiglu", f"--out={out}")
     assert ran.code == 0 and ran.err == ""
-    assert re.match(rf"rewrite 1 of 1 breaks the check: rule swiglu at \S+{module}\.py:9 \(gate\)\n", ran.out)
+    assert re.match(rf"rewrite 1 of 1 breaks the check: rule swiglu at \S+{module}\.py:10 \(gate\)\n", ran.out)
     assert "certificate: match exact" in ran.out and "check: it gave False" in ran.out
     assert sorted(os.listdir(out)) == ["after.txt", "before.txt", "culprit.txt", "diff.txt"]
     for check in ([], ["--check=checks_of_a_user:numbers"]):
@@ -156,6 +163,8 @@ def test_bisect_finds_the_rewrite_that_a_check_complains_of(module, tmp_path):
             r"--args={module}:gate: called without arguments, it",
         ),
         (["explain", "{module}:gate", GATE, "--rule=swigl"], 1, r"there is no rule 'swigl'\. Did you mean 'swiglu'"),
+        (["explain", "{module}:gate", GATE, "--rule={module}:gate"], 1, r"{module}:gate is a function, not a jaxspl"),
+        (["explain", "{module}:gate", GATE, "--rule={module}:rul"], 1, r"module '{module}' has no 'rul'"),
         (["explain", "{module}:gate", GATE, "--limit=few"], 2, r"flag --limit=few: invalid"),
         (
             ["dump", "{module}:gate", GATE, "--passes=rais"],

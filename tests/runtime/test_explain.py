@@ -218,6 +218,15 @@ def test_another_power_is_told():
     assert miss.hint == "the rule has a value to the power of 2 here (a square? a root?)"
 
 
+def test_a_missing_second_result_is_told():
+    both, other = lambda x: (jnp.sin(x), jnp.cos(x)), lambda x: (jnp.sin(x), jnp.tan(x))
+    op = Op("both", both)
+    rule = Rule("both", both, lambda x: op(x), cases=[Case(Y)])
+    assert jaxsplice.explain(both, Y, rule=rule).counts == {"both": 1}
+    (miss,) = jaxsplice.explain(other, Y, rule=rule).misses
+    assert (miss.wanted, miss.found) == ("cos", "no such other result of the same arguments")
+
+
 def test_arguments_are_named_as_the_rule_names_them():
     def before(pair, *, scale=2.0):
         return jnp.sin(pair["left"]) * pair["right"] * jnp.cos(pair["left"])
