@@ -99,6 +99,9 @@ class _Reading:
         elif dataclasses.is_dataclass(value):
             self.add(type(value))
             self.add([getattr(value, f.name, None) for f in dataclasses.fields(value)])
+        elif _wrapped(value) is not None:  # a jitted function, or one with a derivative of its own
+            self._write(_name(type(value)))
+            self.add(_wrapped(value))
         else:
             self._write(_name(type(value)), getattr(value, "__qualname__", None) or _ADDRESS.sub("", repr(value)))
 
@@ -136,6 +139,14 @@ def _is_foreign(thing: Any) -> bool:
     return (thing.__module__ or "builtins").split(".")[0] in _FOREIGN
 
 
+def _wrapped(value: Any) -> types.FunctionType | None:
+    """The Python function inside a callable object of JAX's."""
+    if not callable(value) or isinstance(value, type | types.ModuleType):
+        return None
+    inside = [getattr(value, name, None) for name in ("__wrapped__", "fun", "fwd", "jvp")]
+    return next((fn for fn in inside if isinstance(fn, types.FunctionType)), None)
+
+
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
@@ -152,7 +163,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 def _counts(value: Any) -> bool:
     """Whether a global belongs to what a function does: functions, constants, Ops; no modules, no caches."""
-    if isinstance(value, (*_PLAIN, types.FunctionType, functools.partial)):
+    if isinstance(value, (*_PLAIN, types.FunctionType, functools.partial)) or _wrapped(value) is not None:
         return True
     if isinstance(value, tuple | list | set | frozenset):
         return all(isinstance(v, (*_PLAIN, tuple)) for v in value)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,7 +79,11 @@ def uses_the_limit(x):
     [
         (np.ones(3), np.zeros(3)), (np.ones(3), np.ones(3, np.float32)), ((1, 2), (2, 1)), (1, True), (1, 1.0),
         ({"a": 1}, {"a": 2}), ({1, 2}, {1, 3}), ("a", b"a"), (jnp.ones(3), jnp.zeros(3)),
-        (functools.partial(inner, 1), functools.partial(inner, 2)), (lambda x, n=1: x, lambda x, n=2: x),
+        (functools.partial(inner, 1), functools.partial(inner, 2)),
+        (jax.jit(lambda x: x + 1), jax.jit(lambda x: x + 2)),
+        (jax.custom_jvp(lambda x: x + 1), jax.custom_jvp(lambda x: x + 2)),
+        ((lambda f: lambda x: f(x))(jax.jit(lambda x: x + 1)), (lambda f: lambda x: f(x))(jax.jit(lambda x: x + 2))),
+         (lambda x, n=1: x, lambda x, n=2: x),
         (lambda x: x + 1, lambda x: x + 2), (lambda x: jnp.sin(x), lambda x: jnp.cos(x)), (jnp.sin, jnp.cos),
     ],
 )  # fmt: skip
