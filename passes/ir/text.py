@@ -151,7 +151,7 @@ def _params(eqn) -> str:
 
 
 def _is_default(value: Any) -> bool:
-    return value is None or value is False or value == ()
+    return value is None or value is False or (type(value) is tuple and not value)
 
 
 def param_text(value: Any) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from ..ir import jaxprs
-from ..ir.region import Node, Program, Value
+from ..ir.region import OUTPUT, Node, Program, Value
 from ..normalize import ALL, Cursor
-from ..normalize.contractions import MAX_TAPS
+from ..normalize.contractions import MAX_TAPS, taps_met
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
+from ..normalize.marks import literal_number
 from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
 from .rule import Case, Rule, code_of
 
@@ -35,7 +37,7 @@ SPELLED = {
     "square": ("square", "integer_pow", "mul", "pow"),
     "integer_pow": ("integer_pow", "square", "mul", "pow"),
     "div": ("div", "mul"),
-    "conv_general_dilated": ("conv_general_dilated", "add"),
+    "conv_general_dilated": ("conv_general_dilated", "add", "dot_general", "reduce_sum"),
     "add": ("add", "conv_general_dilated"),
     "reduce_sum": ("reduce_sum", "dot_general"),
     "dot_general": ("dot_general", "reduce_sum", "mul"),
@@ -71,13 +73,18 @@ class Pattern:
         self.anchor = _anchor(self.region.nodes)
         self.roots = root_primitives(self.outputs[0])
         self.strict_roots = {"dot_general"} if "reduce_sum" in self.roots else set()
+        self.addends = _addend_counts(self.region)
+        if self.addends and type(open_head(self.outputs[0], ALL)) is Add:
+            self.roots = self.roots | {"dot_general", "reduce_sum"}
+            self.strict_roots = {"dot_general"}
         self.height = 2 * _depth(self.region.outputs[0]) + 4
         self.climb = _computing_steps(self.region, self.anchor) + 2
         self.size = len(self.region.nodes)
-        self.addends = _addend_counts(self.region)
 
     def plausible(self, root: Node) -> bool:
         """A cheap look at whether a node can be the root; unification decides."""
+        if root.primitive == "add" and self.addends and _goes_on(root):
+            return False
         if root.primitive != "dot_general" or "dot_general" in self.strict_roots:
             return True
         (contracted, _), _ = root.params["dimension_numbers"]
@@ -85,9 +92,10 @@ class Pattern:
 
     def plausible_anchor(self, node: Node) -> bool:
         """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
-        if node.primitive != "add" or self.anchor == "add":
+        if not self.addends or (node.primitive == self.anchor and node.primitive != "conv_general_dilated"):
             return True
-        return _count_products(node) in self.addends
+        count = _count_products(node)
+        return count in self.addends or (count == 0 and node.primitive == "conv_general_dilated")
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
         """Positional arguments of `before` from flat arrays."""
@@ -184,21 +192,29 @@ def root_primitives(output: Cursor) -> set[str]:
 
 def _addend_counts(region) -> set[int]:
     """Numbers of addends of the sums in a pattern that a convolution stands for."""
-    counts = set()
-    for node in region.by_primitive.get("conv_general_dilated", ()):
-        head = open_head(Cursor.whole(node.outputs[0]), ALL)
-        if type(head) is Add:
-            counts.add(len(head.addends))
-    return counts
+    return {_count_products(node) for node in region.by_primitive.get("conv_general_dilated", ())} - {0}
 
 
 def _count_products(node: Node) -> int:
-    """Addends of a chain of additions when all of them are products; 0 otherwise."""
+    """Addends of a convolution, of a sum over an axis, or of a chain of additions of products; 0 otherwise."""
+    if node.primitive == "conv_general_dilated":
+        return taps_met(node)
+    if node.primitive == "dot_general":
+        (contracted, _), _ = node.params["dimension_numbers"]
+        return math.prod(node.inputs[0].aval.shape[d] for d in contracted)
+    if node.primitive == "reduce_sum":
+        return math.prod(node.inputs[0].aval.shape[d] for d in node.params["axes"])
+    return _count_added_products(node)
+
+
+def _count_added_products(node: Node) -> int:
     count, stack = 0, list(node.inputs)
     while stack:
         atom = stack.pop()
         while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
             atom = atom.node.inputs[0]
+        if literal_number(atom) == 0:
+            continue
         maker = atom.node if type(atom) is Value else None
         if maker is None or maker.primitive not in ("add", "mul", "dot_general") or count > MAX_TAPS:
             return 0
@@ -207,6 +223,28 @@ def _count_products(node: Node) -> int:
         else:
             count += 1
     return count
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether a sum is part of a longer one: another product is added to it."""
+    level = [node]
+    for current in level:  # grows by what only moves elements
+        for user in current.outputs[0].uses:
+            if user is OUTPUT or not user.live:
+                continue
+            if user.primitive in PEEL:
+                level.append(user)
+            elif user.primitive == "add":
+                others = [a for a in user.inputs if a is not current.outputs[0]]
+                if any(_made_by(a, ("mul", "dot_general")) for a in others):
+                    return True
+    return False
+
+
+def _made_by(atom, primitives: tuple[str, ...]) -> bool:
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
+        atom = atom.node.inputs[0]
+    return type(atom) is Value and atom.node is not None and atom.node.primitive in primitives
 
 
 def _computing_steps(region, anchor: str) -> int:

@@ -21,6 +21,7 @@ from ..normalize.flatten import open_head, whole_product, whole_sum
 from ..normalize.functions import same_number
 from ..normalize.index import Index, Label, labels_of, resolve
 from ..normalize.terms import Add, Along, Const, Fn, Iota, Leaf, Prod, Result, Sum, Term
+from ..normalize.written_out import written_out
 from . import groups, leaves, loops, operations
 from .mismatch import Mismatch, describe, node_of
 
@@ -141,6 +142,8 @@ class Unifier:
             yield from groups.match_product(self, whole_product(p, self.views), q)
         elif kind is Add and other in (Add, Prod):
             yield from groups.match_sum(self, whole_sum(p, self.views), q)
+        elif kind is Add and other is Sum and (addends := written_out(qh)) is not None:
+            yield from groups.match_sum(self, whole_sum(p, self.views), addends)
         elif kind is Add or kind is not other:
             self.fail(p, q)
         else:
