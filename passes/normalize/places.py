@@ -7,7 +7,7 @@ array is not seen through: clamping or filling would show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..ir.jaxprs import Literal
 from ..ir.region import Node, Value
@@ -34,7 +34,22 @@ def _unstack(cursor: Cursor, node: Node) -> Cursor:
 
 @peels("layout", "gather")
 def _gather(cursor: Cursor, node: Node) -> Cursor | None:
-    (operand, indices), dims = node.inputs, node.params["dimension_numbers"]
+    indices = node.inputs[1]
+    return read_gathered(cursor, node, lambda j, batch: place(cursor.at(indices, (*batch, constant(j)))))
+
+
+def read_gathered(cursor: Cursor, node: Node, start_of: Callable[[int, list[Index]], Index | None]) -> Cursor | None:
+    """Through a gather.
+
+    Args:
+        cursor: reads the gather's result.
+        node: the gather.
+        start_of: (j, place along the batch dimensions) -> the j-th start index there; None when it is not known.
+
+    Returns:
+        A cursor on the operand; None when a start is not known or a read may leave the operand.
+    """
+    operand, dims = node.inputs[0], node.params["dimension_numbers"]
     if cursor.padded:
         return None
     batch = [i for d, i in enumerate(cursor.index) if d not in dims.offset_dims]
@@ -46,7 +61,7 @@ def _gather(cursor: Cursor, node: Node) -> Cursor | None:
     for d, out in zip(kept, dims.offset_dims):
         index[d] = cursor.index[out]
     for j, d in enumerate(dims.start_index_map):
-        start = place(cursor.at(indices, (*batch, constant(j))))
+        start = start_of(j, batch)
         if start is None or not inside(start, operand.aval.shape[d] - node.params["slice_sizes"][d] + 1):
             return None
         index[d] = affine([(start, 1), (index[d], 1)])

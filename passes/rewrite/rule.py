@@ -150,6 +150,8 @@ class Candidate:
         after: the same, better.
         key: hashable; equal for candidates whose functions are equal.
         small: argument types to measure with when the real ones are large.
+        sample: `sample(rng, axis_sizes, *avals)` -> valid arguments to measure with, named axes first; standard normals
+            when None.
     """
 
     roots: Sequence[Any]
@@ -158,6 +160,7 @@ class Candidate:
     after: Callable[..., list]
     key: tuple
     small: Sequence[Any] = ()
+    sample: Callable[..., list] | None = None
 
 
 @dataclass(frozen=True, eq=False)
