@@ -26,6 +26,7 @@ from .settle import admitted, settle
 from .unify import OutOfSteps, Unifier
 
 MAX_WIDTH = 64  # users on one level of a climb
+MAX_STEPS_APART = 4  # equations between a node of one result and another result
 MAX_OTHERS = 8  # solutions with other numbers than the pattern's that are looked at per place
 
 
@@ -223,4 +224,9 @@ def _candidates(u: Unifier, pattern: Pattern, output: Cursor) -> list[Value]:
         users = [n for v in level for n in v.uses if n is not OUTPUT and n.live]
         found.update({id(n): n for n in users if n.primitive in wanted})
         level = [v for n in users for v in n.outputs if n.primitive in PEEL]
+    level = [v for n in u.partners.values() for v in n.outputs]
+    for _ in range(MAX_STEPS_APART):
+        users = [n for v in level for n in v.uses if n is not OUTPUT and n.live][:MAX_WIDTH]
+        found.update({id(n): n for n in users if n.primitive in wanted})
+        level = [v for n in users for v in n.outputs]
     return [v for n in sorted(found.values(), key=lambda n: n.position) for v in n.outputs]

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..ir import jaxprs
-from ..ir.region import OUTPUT, Node, Program, Value
+from ..ir.region import OUTPUT, Node, Program, Region, Value
 from ..normalize import ALL, Cursor
 from ..normalize.contractions import MAX_TAPS, taps_met
 from ..normalize.cursor import PEEL
@@ -133,9 +133,13 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
     for case in rule.cases:
         with code_of(rule, "before"):
             pattern = Pattern(rule, case)
-        names = tuple(n.primitive for n in pattern.region.nodes)
-        out.setdefault((names, tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
+        out.setdefault((_primitives(pattern.region), tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
     return tuple(sorted(out.values(), key=lambda p: -p.size))
+
+
+def _primitives(region: Region) -> tuple:
+    """Names of a region's primitives, with those in its loops."""
+    return tuple((n.primitive, *(_primitives(child) for child in n.children())) for n in region.nodes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -125,6 +125,8 @@ class Unifier:
     def _heads(self, p: Term, q: Term) -> Iterator[None]:
         ph = open_head(p, self.views)
         kind = type(ph)
+        if self.fixed is None and kind in (Add, Prod) and ph.node is not None:
+            self._pair_nodes(ph, q)
         if kind is Leaf and type(ph.cursor.atom) is Value and ph.cursor.atom.role[0] == "input":
             match = loops.match_carry if ph.cursor.frame is not None else leaves.match_argument
             yield from match(self, ph.cursor, q)
@@ -148,6 +150,12 @@ class Unifier:
             self.fail(p, q)
         else:
             yield from _OPERATIONS[kind](self, ph, qh)
+
+    def _pair_nodes(self, ph: Term, q: Term) -> None:
+        """Note which node plays a sum or a product of the pattern: another result may lie there or near it."""
+        node = node_of(open_head(q, self.views))
+        if node is not None:
+            self.set(self.partners, id(ph.node), node)
 
     # ------------------------------------------------------------ what the cases share
     def number(self, wanted: float, found: float) -> bool:
