@@ -540,7 +540,7 @@ NEAR_MISSES = {
         looped(strength_per_channel), (Q, K, V, G, jnp.repeat(BETA[..., None], VALUES, -1), STATE), "an axis (of size 5"
     ),
     "added, not corrected": (looped(added), ARGS, "no array of this region"),
-    "a state without a matrix (RG-LRU)": (real_gated_lru, (V[0], G[0, :, :1], V[0, 0]), "wanted dot_general, found an input"),
+    "a state without a matrix (RG-LRU)": (real_gated_lru, (V[0], G[0, :, :1], V[0, 0]), "wanted dot_general, found"),
     "single step, output before the write": (a_step(before_write), TOKEN, "wanted dot_general, found an input"),
     "single step, nothing corrected": (a_step(linear_attention), TOKEN, "wanted sub, found"),
 }  # fmt: skip
