@@ -43,6 +43,7 @@ SPELLED = {
     "dot_general": ("dot_general", "reduce_sum", "mul"),
 }
 _PRODUCTS = {"mul", "div", "neg", "square", "sqrt", "rsqrt", "integer_pow", "pow", "dot_general"}
+_MULTIPLIES = {"mul", "dot_general"}
 _SUMS = {"add", "sub", "add_any", "concatenate", "conv_general_dilated"}
 
 
@@ -80,6 +81,8 @@ class Pattern:
         self.height = 2 * _depth(self.region.outputs[0]) + 4
         self.climb = _computing_steps(self.region, self.anchor) + 2
         self.size = len(self.region.nodes)
+        anchors = self.region.by_primitive.get(self.anchor, ())
+        self.feeds_products = bool(anchors) and all(_feeds(n, _MULTIPLIES) for n in anchors)
 
     def plausible(self, root: Node) -> bool:
         """A cheap look at whether a node can be the root; unification decides."""
@@ -87,13 +90,16 @@ class Pattern:
             return False
         if root.primitive != "dot_general" or "dot_general" in self.strict_roots:
             return True
-        (contracted, _), _ = root.params["dimension_numbers"]
-        return not contracted  # with nothing to sum it is a product
+        return not _contracts(root)  # with nothing to sum it is a product
 
     def plausible_anchor(self, node: Node) -> bool:
         """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
+        if self.feeds_products and node.primitive == self.anchor and not _feeds(node, _MULTIPLIES):
+            return False
         if not self.addends or (node.primitive == self.anchor and node.primitive != "conv_general_dilated"):
             return True
+        if not _one_weight_per_element(node):
+            return False
         count = _count_products(node)
         return count in self.addends or (count == 0 and node.primitive == "conv_general_dilated")
 
@@ -217,22 +223,55 @@ def _count_added_products(node: Node) -> int:
         atom = stack.pop()
         while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
             atom = atom.node.inputs[0]
-        if literal_number(atom) == 0:
-            continue
         maker = atom.node if type(atom) is Value else None
-        if maker is None or maker.primitive not in ("add", "mul", "dot_general") or count > MAX_TAPS:
-            return 0
-        if maker.primitive == "add":
+        if maker is None:
+            if literal_number(atom) != 0:
+                return 0
+        elif maker.primitive == "add":
             stack += maker.inputs
-        else:
+        elif maker.primitive == "mul" or (maker.primitive == "dot_general" and not _contracts(maker)):
             count += 1
+        else:
+            return 0
+        if count > MAX_TAPS:
+            return 0
     return count
+
+
+def _contracts(node: Node) -> bool:
+    (contracted, _), _ = node.params["dimension_numbers"]
+    return bool(contracted)
+
+
+def _one_weight_per_element(node: Node) -> bool:
+    """Whether a product and sum could be a depthwise one: its weight has no axis that the other operand lacks."""
+    if node.primitive == "dot_general":
+        (contracted, _), (batch, _) = node.params["dimension_numbers"]
+        summed = len(contracted) + len(batch)
+        return bool(batch) and any(len(a.aval.shape) == summed for a in node.inputs)
+    return node.primitive != "reduce_sum" or _made_by(node.inputs[0], ("mul",))
+
+
+def _feeds(node: Node, primitives: set[str]) -> bool:
+    """Whether one of some primitives uses a node's result as it is, or moved."""
+    level = [node]
+    for current in level:  # grows by what only moves elements
+        if len(level) > MAX_TAPS:
+            return True
+        for user in (u for out in current.outputs for u in out.uses if u is not OUTPUT and u.live):
+            if user.primitive in primitives:
+                return True
+            if user.primitive in PEEL:
+                level.append(user)
+    return False
 
 
 def _goes_on(node: Node) -> bool:
     """Whether a sum is part of a longer one: another product is added to it."""
     level = [node]
     for current in level:  # grows by what only moves elements
+        if len(level) > MAX_TAPS:
+            return False
         for user in current.outputs[0].uses:
             if user is OUTPUT or not user.live:
                 continue

@@ -145,11 +145,17 @@ class Unifier:
         elif kind is Add and other in (Add, Prod):
             yield from groups.match_sum(self, whole_sum(p, self.views), q)
         elif kind is Add and other is Sum and (addends := written_out(qh)) is not None:
-            yield from groups.match_sum(self, whole_sum(p, self.views), addends)
+            yield from self._in_order(whole_sum(p, self.views), addends)
         elif kind is Add or kind is not other:
             self.fail(p, q)
         else:
             yield from _OPERATIONS[kind](self, ph, qh)
+
+    def _in_order(self, pattern: tuple[float, list], q: Add) -> Iterator[None]:
+        """A sum over an axis, written out: its addends stand in the order of the axis, as a convolution's taps do."""
+        constant, addends = pattern
+        if constant == 0.0 and len(addends) == len(q.addends) and all(c == 1.0 for c, _ in addends):
+            yield from self.all([(p, t) for (_, p), (_, t) in zip(addends, q.addends)])
 
     def _pair_nodes(self, ph: Term, q: Term) -> None:
         """Note which node plays a sum or a product of the pattern: another result may lie there or near it."""
