@@ -82,7 +82,7 @@ class Pattern:
         self.climb = _computing_steps(self.region, self.anchor) + 2
         self.size = len(self.region.nodes)
         anchors = self.region.by_primitive.get(self.anchor, ())
-        self.feeds_products = bool(anchors) and all(_feeds(n, _MULTIPLIES) for n in anchors)
+        self.feeds_products = self.anchor == "exp" and all(_feeds(n, _MULTIPLIES) for n in anchors)
 
     def plausible(self, root: Node) -> bool:
         """A cheap look at whether a node can be the root; unification decides."""
@@ -94,7 +94,7 @@ class Pattern:
 
     def plausible_anchor(self, node: Node) -> bool:
         """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
-        if self.feeds_products and node.primitive == self.anchor and not _feeds(node, _MULTIPLIES):
+        if self.feeds_products and not _feeds(node, _MULTIPLIES):
             return False
         if not self.addends or (node.primitive == self.anchor and node.primitive != "conv_general_dilated"):
             return True
