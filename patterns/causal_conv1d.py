@@ -160,7 +160,7 @@ rules = (
         priority=1,
         near_misses=[
             NearMiss(_experts_combined, OUTPUTS, ROUTED, reason="`before` would give"),
-            NearMiss(_mixture_of_two, X, X, PAIR, reason="no array of this region"),
+            NearMiss(_mixture_of_two, X, X, PAIR, reason="another value"),
         ],
     ),
     _family(before=before_blank, after=after_zeros, cases=_blank(FEW), priority=2),

@@ -348,7 +348,7 @@ NEAR_MISSES = {
     "what experts add up to, silu": (
         lambda y, w: silu((y * w[..., None]).sum(1)), (normal(5, TAPS, CHANNELS), normal(5, TAPS)), "would give"
     ),
-    "rotary embedding from one table": (rotary, (X, normal(TIME, CHANNELS, 2)), "another value than the one"),
-    "mixture of two": (lambda x, y, w: x * w[0] + y * w[1], (X, X + 1, W[:2]), "no array of this region"),
-    "one tap": (lambda x, w: silu(conv(x, w[:, None])), (X, W[:1]), "nothing in this program resembles"),
+    "rotary embedding from one table": (rotary, (X, normal(TIME, CHANNELS, 2)), "wanted concatenate, found an input"),
+    "mixture of two": (lambda x, y, w: x * w[0] + y * w[1], (X, X + 1, W[:2]), "another value than the one"),
+    "one tap": (lambda x, w: silu(conv(x, w[:, None])), (X, W[:1]), "wanted concatenate, found an input"),
 }  # fmt: skip
