@@ -15,6 +15,7 @@ from jaxsplice.passes.rewrite.mismatch import Mismatch
 from jaxsplice.passes.rewrite.pattern import Pattern
 
 MAX_CONE = 64  # nodes behind a place that are looked at
+_BORDERS = {"dot_general", "ragged_dot_general", "conv_general_dilated", "scan", "while", "cond", "reduce_sum", "sort"}
 _REASONS = (  # part of the reason -> what to do
     (
         r"its inner (\S+) at .* is also used by the result",
@@ -134,10 +135,12 @@ def _activations(nodes: list[Node]) -> list[str]:
 
 
 def _behind(root: Node) -> Iterator[Node]:
-    """A node and those it is computed by, nearest first, as far as `MAX_CONE`."""
+    """A node and those it is computed by, nearest first, up to products, sums, loops and Ops: its own surroundings."""
     queue, seen = [root], {id(root)}
     for node in queue:
         yield node
+        if node is not root and (node.primitive in _BORDERS or "op" in node.params):
+            continue
         for atom in node.inputs:
             maker = atom.node if type(atom) is Value else None
             if maker is not None and id(maker) not in seen and len(queue) < MAX_CONE:

@@ -130,6 +130,12 @@ def test_a_near_miss_says_where_it_stopped_and_why(fn, args, line, reason, equat
     assert not equation or f"\n    first difference: {miss.equation}\n" in text
 
 
+def test_activations_of_other_layers_do_not_count():
+    deep = lambda x, a, b: silu(jnp.tanh(x @ a @ b.T) @ a) * ((x * x) @ b)
+    misses = jaxsplice.explain(deep, X, A, B, rule="swiglu").misses
+    assert misses and not any("tanh" in miss.hint and "activation" in miss.hint for miss in misses)
+
+
 def test_another_rule_that_takes_the_place_is_named():
     batched = lambda x, a, b: jax.vmap(gate)(x, a, b)
     many = [np.stack([v] * 3) for v in (X, A, B)]
