@@ -130,11 +130,13 @@ def _decided(head: Fn) -> Index | None:
     if head.name == "select_n" and len(head.args) == 3:
         truth = _truth(open_head(head.args[0], _VIEWS))
         return None if truth is None else place(head.args[1 + truth])
-    args = [place(a) for a in head.args]
-    if head.name == "clamp" and all(a is not None for a in args):
+    args = [i for a in head.args if (i := place(a)) is not None]
+    if len(args) < len(head.args):
+        return None
+    if head.name == "clamp":
         low, x, high = args
         return x if bounds(low)[1] <= bounds(x)[0] and bounds(x)[1] <= bounds(high)[0] else None
-    if head.name in ("max", "min") and all(a is not None for a in args):
+    if head.name in ("max", "min"):
         below, above = sorted(args, key=bounds)
         return (above if head.name == "max" else below) if bounds(below)[1] <= bounds(above)[0] else None
     return None

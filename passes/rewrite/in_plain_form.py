@@ -15,6 +15,7 @@ from ..ir.region import Node, Program, Value
 from ..normalize import ALL
 from .find import find
 from .match import Match
+from .pattern import Pattern
 from .plain_loops import plainly, positions_from
 from .rule import Candidate, Rule
 from .search import Search
@@ -56,6 +57,7 @@ def _candidate(region, scan: Node, closed, rules: Sequence[Rule]) -> Candidate |
     match = _first_match(closed, rules)
     if match is None:
         return None
+    assert isinstance(match.variant, Pattern)
     used = [i for i, o in enumerate(scan.outputs) if region.is_used(o)]
     sides = {side: _with(_first_match(closed, rules), side) for side in ("before", "after")}
     bound = [type(a) is Value and positions_from(a) is None for a in scan.inputs]
@@ -112,7 +114,8 @@ def _sampler(match: Match, operands: list[int], shapes):
 
 
 def _draw(match: Match, rng, avals) -> list[np.ndarray]:
-    rule = match.rule
+    rule, variant = match.rule, match.variant
+    assert isinstance(rule, Rule) and isinstance(variant, Pattern)
     if rule.sample is None:
         return [rng.standard_normal(a.shape).astype(a.dtype) for a in avals]
-    return jax.tree.leaves(list(rule.sample(rng, *match.variant.arguments(avals), **match.params)))
+    return jax.tree.leaves(list(rule.sample(rng, *variant.arguments(avals), **match.params)))

@@ -105,14 +105,16 @@ def _run(parts: _Parts, early, late, operands: Sequence[Any]) -> list[Any]:
     given = dict(zip(parts.body.inputs, operands))
     fixed = [given[v] for v in parts.fixed]
     steps = [(first + jnp.arange(parts.length)).astype(v.aval.dtype) for v, first in parts.counters.items()]
-    ready = jax.vmap(lambda *moving: early(*fixed, *moving))(*steps, *(given[v] for v in parts.scanned))
+    moving = [*steps, *(given[v] for v in parts.scanned)]
+    at_step = lambda *values: early(*fixed, *values[: len(moving)])
+    ready = jax.vmap(at_step)(*(moving or [jnp.arange(parts.length)]))
     n = len(parts.carries)
 
     def step(carry, ready):
         out = late(*fixed, *carry, *ready)
         return tuple(out[:n]), tuple(out[n:])
 
-    carry, stacked = lax.scan(step, tuple(given[parts.carried(c)] for c in parts.carries), tuple(ready))
+    carry, stacked = lax.scan(step, tuple(given[parts.carried(c)] for c in parts.carries), tuple(ready), parts.length)
     results: dict[int, Any] = dict(zip(parts.carries, carry))
     for (c, (_, dim)), rows in zip(parts.buffers.items(), stacked):
         shape = parts.carried(c).aval.shape
