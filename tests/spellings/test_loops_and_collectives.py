@@ -16,7 +16,7 @@ FAMILIES = {
 }
 # Stated misses: the bias is added first; a chunked form with its own solve; one that is written out for its chunk size.
 MISSED = {"C6 shift and add, bias first", "G1 chunks, triangular solve", "G3 chunks written out"}
-QUICK = 5  # of each family in the default set, the others in the slow one
+QUICK = 2  # of each family in the default set, the others in the slow one
 
 
 def cases(table: str):
@@ -76,6 +76,7 @@ LOOPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_whole_loop_is_replaced_not_its_step(name):
     fn, args, _ = gated_delta_rule.POSITIVES[name]
