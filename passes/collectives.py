@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,44 +38,76 @@ def users(value: Value) -> Iterator[tuple[Node | Any, Value]]:
             yield user, value
 
 
-def index_of_shard(atom, axis: str, size: int) -> list[int] | None:
-    """The value of a scalar index on every shard of an axis, when it depends on nothing but the shard's position.
+def on_every_shard(atom, axis_sizes: dict[str, int]) -> list[np.ndarray] | None:
+    """The value of an index on every shard, when it depends on nothing but the shard's position.
 
     However it is written (times, clamp, remainder, negative wrap-around, a table), the equations behind it are
     evaluated once per shard.
 
     Args:
-        atom: a scalar Value or literal.
-        axis: name of the axis.
-        size: its size.
+        atom: a Value or literal of whole numbers.
+        axis_sizes: the axes it may depend on, with their sizes.
 
     Returns:
-        One whole number per shard, or None when it depends on anything else.
+        One array per shard, the last axis running fastest; None when it depends on anything else.
     """
+    positions = list(itertools.product(*(range(n) for n in axis_sizes.values())))
     if type(atom) is Literal:
-        return [int(atom.val)] * size
-    nodes = _behind(atom, axis)
+        return [np.asarray(atom.val)] * len(positions)
+    nodes = _behind(atom, axis_sizes)
     if nodes is None:
         return None
-    return [int(_evaluate(nodes, atom, shard)) for shard in range(size)]
+    return [np.asarray(_evaluate(nodes, atom, dict(zip(axis_sizes, position)))) for position in positions]
 
 
-def _behind(atom: Value, axis: str) -> list[Node] | None:
-    """Nodes that an index is computed by, in program order; None when it has other inputs than the axis' position."""
+def tables_behind(atom, axis_sizes: dict[str, int]) -> list[Value]:
+    """Arguments of the region that an index is computed from: constants from outside."""
+    nodes = _behind(atom, axis_sizes) if type(atom) is Value else None
+    read = [atom, *(a for n in nodes or () for a in n.inputs)]
+    return list(dict.fromkeys(a for a in read if type(a) is Value and a.node is None and a.role[0] == "input"))
+
+
+def constant_of(value: Value) -> Any:
+    """The array that an argument of a region always is: a constant that every caller passes on whole; else None."""
+    role, which = value.role
+    if role == "const":
+        return which
+    region = next((u.region for u in value.uses if u is not OUTPUT), None)
+    found = [_passed(node, child, which) for node, child in region.callers] if region is not None else []
+    if not found or any(a is None or a is not found[0] for a in found):
+        return None
+    return found[0]
+
+
+def _passed(node: Node, child: jaxprs.Child, which: int) -> Any:
+    """The constant that a call passes as one argument of its body; None when it is not the same whole one each time."""
+    if node.primitive == "scan" and which >= jaxprs.scan_parts(node.eqn).consts:
+        return None
+    if node.primitive == "shard_map" and any(entry is not None for entry in node.params["in_specs"][which]):
+        return None
+    atom = node.inputs[child.operands][which]
+    if type(atom) is Literal:
+        return atom.val
+    return constant_of(atom) if atom.node is None and node.primitive not in ("while", "cond") else None
+
+
+def _behind(atom: Value, axis_sizes: dict[str, int]) -> list[Node] | None:
+    """Nodes that an index is computed by, in program order; None when it has other inputs than positions."""
     seen: dict[int, Node] = {}
     stack = [atom]
     while stack:
         value = stack.pop()
         node = value.node
         if node is None:
-            if value.role[0] != "const":
+            if constant_of(value) is None:
                 return None
             continue
         if id(node) in seen:
             continue
         seen[id(node)] = node
         if node.primitive == "axis_index":
-            if axis_names(node) != (axis,):
+            names = axis_names(node)
+            if names is None or len(names) != 1 or names[0] not in axis_sizes:
                 return None
             continue
         if len(seen) > MAX_INDEX_NODES or node.eqn.effects or jaxprs.children(node.eqn):
@@ -83,24 +116,25 @@ def _behind(atom: Value, axis: str) -> list[Node] | None:
     return sorted(seen.values(), key=lambda n: n.position)
 
 
-def _evaluate(nodes: list[Node], wanted: Value, shard: int) -> Any:
+def _evaluate(nodes: list[Node], wanted: Value, position: dict[str, int]) -> Any:
     env: dict[Value, Any] = {}
 
     def read(atom):
         if type(atom) is Literal:
             return jaxprs.literal_array(atom)
-        return env[atom] if atom in env else atom.role[1]
+        return env[atom] if atom in env else constant_of(atom)
 
     with jax.ensure_compile_time_eval():
         for node in nodes:
             if node.primitive == "axis_index":
-                env[node.outputs[0]] = np.int32(shard)
+                (name,) = axis_names(node) or ("",)
+                env[node.outputs[0]] = np.int32(position[name])
             elif node.primitive in _MARKS:
                 env[node.outputs[0]] = read(node.inputs[0])
             else:
                 out = node.eqn.primitive.bind(*map(read, node.inputs), **node.params)
                 env.update(zip(node.outputs, out if node.eqn.primitive.multiple_results else [out]))
-    return env[wanted]
+        return env[wanted] if wanted in env else read(wanted)
 
 
 def depends_on(value: Value, others: set[int], first: int) -> bool:

@@ -4,6 +4,10 @@ Every message says: the call as typed, what was given, what is needed, the way o
 of these is raised.
 """
 
+import difflib
+import os
+import traceback
+
 
 class JaxspliceError(Exception):
     """Base of every error that jaxsplice raises on purpose."""
@@ -20,6 +24,21 @@ class Refuse(JaxspliceError):
     """
 
 
+class RuleError(Refuse):
+    """A rule's own code (`before`, `after`, `where`, `find`, `sample`) failed: no match there, and a warning.
+
+    With `verify="strict"` it is raised.
+    """
+
+
+class InstrumentError(JaxspliceError):
+    """An instrument failed while it watched a pipeline."""
+
+
+class InternalError(JaxspliceError):
+    """jaxsplice itself failed; raised with `verify="strict"` only, else the program is used as it was given."""
+
+
 class PipelineError(JaxspliceError):
     """A pipeline, pass or rule was asked for by a name or option that does not exist."""
 
@@ -30,6 +49,20 @@ class TraceError(JaxspliceError):
 
 class VerifyError(JaxspliceError):
     """A graph breaks an invariant (types, scoping, effects), or a rewrite failed its proof where that must not pass."""
+
+
+def raised_by(error: BaseException) -> str:
+    """What an exception says in one line, and the last line of code outside JAX that it passed through.
+
+    Example:
+        >>> raised_by(ValueError("too wide"))
+        'ValueError: too wide'
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f"{os.sep}site-packages{os.sep}jax" not in f.filename] or frames
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {text}' if text else ''}{where}"
 
 
 def no_such(kind: str, given: str, known, way_out: str = "") -> str:
@@ -44,8 +77,6 @@ def no_such(kind: str, given: str, known, way_out: str = "") -> str:
     Returns:
         The message.
     """
-    import difflib
-
     known = sorted(known)
     close = difflib.get_close_matches(given, known, n=2)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -14,10 +14,12 @@ from jax.errors import InconclusiveDimensionOperation
 from .errors import Refuse
 from .ir import jaxprs
 from .ir.region import Node, Program, Region
+from .ir.walk import walk
 from .pipeline import EditingPass
+from .report import Row
 from .rewrite import measure
 from .rewrite.admit import demand
-from .rewrite.certificate import EXACT, Claim
+from .rewrite.certificate import EXACT, Claim, strength
 from .rewrite.drive import Context
 from .rewrite.prove import PROOFS, inline_ops
 
@@ -28,17 +30,15 @@ class Lower(EditingPass):
 
     def edit(self, program: Program, context: Context) -> None:
         """Choose for all Op nodes, in all regions."""
-        queue, seen = [program.root], {id(program.root)}
-        for region in queue:
-            for node in region.nodes:
-                if not node.live:
-                    continue
-                if is_op(node) and node.params["implementation"] is None:
-                    _choose(node, region, context)
-                for child in node.children():
-                    if id(child) not in seen:
-                        seen.add(id(child))
-                        queue.append(child)
+        rows = {id(row.certificate): row for row in context.report.rows}
+        nodes = list(walk(program.root))
+        for node in nodes:
+            if is_op(node) and node.params["implementation"] is None:
+                _choose(node, node.region, rows.get(id(node.certificate)), context)
+        for node in nodes:  # all that a rewrite put there share its certificate, as it is now
+            row = rows.get(id(node.certificate))
+            if row is not None:
+                node.certificate = row.certificate
 
 
 def is_op(node: Node) -> bool:
@@ -46,7 +46,7 @@ def is_op(node: Node) -> bool:
     return hasattr(node.params.get("op"), "static")
 
 
-def _choose(node: Node, region: Region, context: Context) -> None:
+def _choose(node: Node, region: Region, row: Row | None, context: Context) -> None:
     signature = node.params["op"]
     avals = signature.argument_avals([_aval(a) for a in node.inputs])
     platform, refused = context.target.platform, []
@@ -55,17 +55,17 @@ def _choose(node: Node, region: Region, context: Context) -> None:
             if implementation.refusal(platform, avals, dict(signature.static)) is not None:
                 continue
             claim = implementation_claim(signature, implementation, avals, context)
-            if node.certificate is not None:
-                demand(replace(node.certificate, implementation=claim), context)
+            if row is not None:
+                demand(replace(row.certificate, implementation=claim), context)
         except (Refuse, InconclusiveDimensionOperation) as refusal:
             refused.append(str(refusal).splitlines()[0])
             continue
         _set_implementation(node, region, implementation.name)
-        _record(node, claim, context)
+        _record(row, claim)
         _note(node, f"falls back to {implementation.name}", refused, context)
         return
     _note(node, "keeps its reference", refused, context)
-    _record(node, EXACT, context)  # the reference is the meaning
+    _record(row, EXACT)  # the reference is the meaning
 
 
 def _note(node: Node, outcome: str, refused: list[str], context: Context) -> None:
@@ -83,14 +83,11 @@ def _set_implementation(node: Node, region: Region, name: str) -> None:
         node.site.touch()
 
 
-def _record(node: Node, claim: Claim, context: Context) -> None:
-    """Put the claim on the certificate of the rewrite that made the node."""
-    if node.certificate is None:
-        return
-    for row in context.report.rows:
-        if row.certificate is node.certificate:
-            row.certificate = node.certificate = replace(node.certificate, implementation=claim)
-            return
+def _record(row: Row | None, claim: Claim) -> None:
+    """Put the claim on the certificate of the rewrite that made the node; of several Ops the weakest claim stands."""
+    if row is not None:
+        claims = [c for c in (row.certificate.implementation, claim) if c is not None]
+        row.certificate = replace(row.certificate, implementation=max(claims, key=strength))
 
 
 # ---------------------------------------------------------------- the implementation's claim

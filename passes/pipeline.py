@@ -8,13 +8,16 @@ a whole pipeline reads the jaxpr once and writes it once; a user's pass works on
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import PipelineError, no_such
+from .fingerprint import combined, fingerprint
+from .ir.certified import certificates_in, certify
 from .ir.emit import emit
 from .ir.graph import Graph
 from .ir.region import Program
@@ -63,9 +66,22 @@ class EditingPass(Pass):
 
     def run(self, graph: Graph, context: Context) -> Graph:
         """The same, on a graph."""
-        program = Program(graph.to_jaxpr())
+        program = program_of(graph)
         self.edit(program, context)
-        return graph.with_jaxpr(emit(program.root))
+        return written(program, graph)
+
+
+def program_of(graph: Graph) -> Program:
+    """A program to edit, with the certificates of the graph it is read from."""
+    program = Program(graph.to_jaxpr())
+    certify(program, graph.certificates)
+    return program
+
+
+def written(program: Program, like: Graph) -> Graph:
+    """A program as a Graph with the arguments, results, name and certificates of the one it was read from."""
+    closed = emit(program.root)  # first: it names what is new
+    return like.with_jaxpr(closed, {**like.certificates, **certificates_in(program)})
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,7 @@ class ApplyRules(EditingPass):
         fired = {row.rule for row in context.report.rows[before:]}
         for name in dict.fromkeys(self.names):
             if name not in fired and not context.exhausted:
-                context.report.notes.append(f"rule {name} was asked for and never fired; jaxsplice.explain says why")
+                context.report.warn(f"rule {name} was asked for and never fired; jaxsplice.explain says why")
 
     def __str__(self) -> str:
         return _with_options(self.name, self.names)
@@ -121,31 +137,40 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(map(str, self.passes))
 
-    def run(self, graph: Graph, context: Context, watch: Callable[[str, Graph], None] | None = None) -> Graph:
+    @functools.cached_property
+    def hash(self) -> str:
+        """Equal for pipelines that do the same: text, options, the code of rules and passes, versions (16 digits)."""
+        rules = [fingerprint(rule) for step in self.passes for rule in getattr(step, "rules", ())]
+        own = [step for step in self.passes if not isinstance(step, ApplyRules)]
+        return combined([str(self), rules, own])
+
+    def run(self, graph: Graph, context: Context) -> Graph:
         """Run all passes.
 
         Args:
             graph: the program.
-            context: shared state; its report is filled.
-            watch: called with a stage's name and the graph after it (for dumps).
+            context: shared state; its report is filled, its instruments are told of every stage and rewrite.
 
         Returns:
             The graph after all passes: the same object when nothing changed.
         """
-        program, current = Program(graph.to_jaxpr()), graph
+        program, current = program_of(graph), graph
+        context.instruments = replace(context.instruments, write=lambda program: written(program, current))
+        context.instruments.tell("start", self, graph)
         for step in self.passes:
+            context.instruments.tell("before_stage", str(step), program=program)
             started = time.perf_counter()
             if isinstance(step, EditingPass):
                 step.edit(program, context)
             else:
-                current = step.run(current.with_jaxpr(emit(program.root)), context)
-                program = Program(current.to_jaxpr())
+                current = step.run(written(program, current), context)
+                program = program_of(current)
             seconds = context.report.seconds
             seconds[step.name] = seconds.get(step.name, 0.0) + time.perf_counter() - started
-            if watch is not None:
-                watch(str(step), graph.with_jaxpr(emit(program.root)))
+            context.instruments.tell("after_stage", str(step), program=program)
         context.finish()
-        return graph.with_jaxpr(emit(program.root))
+        after = written(program, current)
+        return graph.with_jaxpr(after.to_jaxpr(), after.certificates)
 
 
 # ---------------------------------------------------------------- text and lists
@@ -181,7 +206,7 @@ class Library:
         if isinstance(passes, Pipeline):
             return passes
         if isinstance(passes, str):
-            return Pipeline(tuple(self._parse(self.pipelines.get(passes.strip(), passes))))
+            return Pipeline(tuple(self._parse(passes)))
         if isinstance(passes, Pass | Rule | GraphRule):
             passes = [passes]
         if not isinstance(passes, Sequence):
@@ -193,14 +218,14 @@ class Library:
 
     def _item(self, item: Any) -> list[Pass]:
         if isinstance(item, str):
-            return self._parse(self.pipelines.get(item.strip(), item))
+            return self._parse(item)
         if isinstance(item, Pass):
             return [item]
         if isinstance(item, Rule | GraphRule):
             return [ApplyRules(item.stage, (item,), (item.name,))]
         raise PipelineError(f"a pipeline holds names, Rules and Passes, not {item!r}")
 
-    def _parse(self, text: str) -> list[Pass]:
+    def _parse(self, text: str, within: tuple[str, ...] = ()) -> list[Pass]:
         steps, at = [], 0
         while at < len(text):
             found = _ITEM.match(text, at)
@@ -211,9 +236,15 @@ class Library:
                 )
             name, options = found.group(1), found.group(2)
             names = tuple(o.strip() for o in options.split(",") if o.strip()) if options else ()
-            steps.append(self._step(name, names))
+            steps += self._named(name, within) if name in self.pipelines and not names else [self._step(name, names)]
             at = found.end()
         return steps
+
+    def _named(self, name: str, within: tuple[str, ...] = ()) -> list[Pass]:
+        """The passes of a pipeline in the library; it may name others, but not itself."""
+        if name in within:
+            raise PipelineError(f"pipeline {name!r} holds itself: {' -> '.join([*within, name])}")
+        return self._parse(self.pipelines[name], (*within, name))
 
     def _step(self, name: str, options: tuple[str, ...]) -> Pass:
         if name in STAGES:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .rewrite.certificate import KINDS, Certificate
+from .rewrite.certificate import KINDS, Certificate, strength
 
 WIDTH = 80  # columns of the printed report
 MAX_REASONS = 3  # refusals printed per rule; all are in `statistics`
@@ -59,12 +59,27 @@ class Report:
         statistics: rule name -> RuleStatistics, also of rules that never matched.
         seconds: stage name -> seconds; "prove" is the part of it spent on proofs.
         notes: anything else worth knowing, one sentence each.
+        warnings: those of the notes that the caller should be told even if nobody prints the report.
+        failure: why the pipeline was abandoned and the program is as it was given; empty when it was not.
     """
 
     rows: list[Row] = field(default_factory=list)
     statistics: dict[str, RuleStatistics] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    failure: str = ""
+
+    def warn(self, sentence: str) -> None:
+        """Note something that must not pass unseen; `jaxsplice.rewrite` logs it."""
+        self.notes.append(sentence)
+        self.warnings.append(sentence)
+
+    def abandon(self, sentence: str) -> None:
+        """The pipeline failed: nothing was rewritten after all."""
+        self.rows.clear()
+        self.failure = sentence
+        self.warn(sentence)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -88,6 +103,12 @@ class Report:
         """One per rewrite."""
         return [row.certificate for row in self.rows]
 
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Kind of certificate -> rewrites that have it, strongest first."""
+        found = Counter(certificate.kind for certificate in self.certificates)
+        return {kind: found[kind] for kind in KINDS if kind in found}
+
     def statistics_of(self, rule: str) -> RuleStatistics:
         """The statistics of a rule, made at first use."""
         return self.statistics.setdefault(rule, RuleStatistics())
@@ -102,7 +123,7 @@ class Report:
         lines = [f"{'rule':<18} {'hits':>4} {'runs':>5}  {'certificate':<15} {'error':>7}  replaced"]
         for rule in self.counts:
             rows = [r for r in self.rows if r.rule == rule]
-            weakest = max((r.certificate for r in rows), key=_strength)
+            weakest = max((r.certificate for r in rows), key=strength)
             errors = [r.certificate.error for r in rows if r.certificate.error is not None]
             error = f"{max(errors):.0e}" if errors else "-"
             trips = self.trip_counts[rule]
@@ -114,15 +135,24 @@ class Report:
             lines.append(head + _shortened(rows[0].what, WIDTH - len(head)))
         return lines
 
+    def rule_table(self) -> str:
+        """Per rule: places tried, matched and refused, its seconds, and every reason for a refusal; slowest first."""
+        lines = [f"{'rule':<30} {'tried':>7} {'matched':>7} {'refused':>7} {'seconds':>9}"]
+        for name, rule in sorted(self.statistics.items(), key=lambda item: -item[1].seconds):
+            refused = sum(rule.refusals.values())
+            lines.append(f"{name:<30} {rule.tried:>7} {rule.matched:>7} {refused:>7} {rule.seconds:>9.4f}")
+            lines += [line for why, count in rule.refusals.most_common() for line in _wrapped(f"  {count} x {why}")]
+        return "\n".join(lines)
+
     def _tail(self) -> list[str]:
-        sentences = [*self._refusals(), *dict.fromkeys(self.notes)]
+        sentences = [*self._proved(), *self._refusals(), *dict.fromkeys(self.notes)]
         if self.seconds:
             sentences.append("time: " + ", ".join(f"{k} {v * 1e3:.0f} ms" for k, v in self.seconds.items()))
-        return [
-            line
-            for sentence in sentences
-            for line in textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        ]
+        return [line for sentence in sentences for line in _wrapped(sentence)]
+
+    def _proved(self) -> list[str]:
+        """How many rewrites have a certificate of each kind."""
+        return ["certificates: " + ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())] if self.rows else []
 
     def _refusals(self) -> list[str]:
         """Why rules left places alone that look like theirs, the commonest reasons first."""
@@ -131,13 +161,15 @@ class Report:
             reasons = statistics.refusals.most_common()
             lines += [f"refused {name} x{count}: {why}" for why, count in reasons[:MAX_REASONS]]
             if len(reasons) > MAX_REASONS:
-                lines.append(f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.statistics has all")
+                lines.append(
+                    f"refused {name} for {len(reasons) - MAX_REASONS} more reasons; report.rule_table() has all"
+                )
         return lines
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder="...") if width > 3 else ""
-
-
-def _strength(certificate: Certificate) -> int:
-    return KINDS.index(certificate.kind)

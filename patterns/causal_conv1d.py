@@ -135,14 +135,34 @@ def _full(x, w):
     return lax.conv_general_dilated(x, weight, (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"))
 
 
+def _experts_combined(outputs, weights):
+    return jnp.einsum("tkd,tk->td", outputs, weights)
+
+
+def _mixture_of_two(a, b, weights):
+    return a * weights[0] + b * weights[1]
+
+
+OUTPUTS, ROUTED, PAIR = Shape((5, 4, 6), jnp.float32), Shape((5, 4), jnp.float32), Shape((2, 6), jnp.float32)
+
 _family = partial(Rule, "causal-conv1d", where=where, benefit="shifted multiply-adds; absorbed by the GDN kernel")
-# Zeros go before a state: with two taps, one token behind a state is any two products. The usual numbers of taps go
-# first, which saves the search for the others; without silu last, lest they take part of a longer sum.
+# Zeros go before a state: with two taps, one token behind a state is any two products (so only silu makes it one). The
+# usual numbers of taps go first, which saves the search for the others; without silu last, lest they take part of a
+# longer sum.
 rules = (
     _family(before=before_state_silu, after=after_state_silu, cases=_with_state(FEW), priority=10),
     _family(before=before_zeros_silu, after=after_zeros_silu, cases=_without(FEW), priority=12),
     _family(before=before_blank_silu, after=after_zeros_silu, cases=_blank(FEW) + _one_token(FEW), priority=11),
-    _family(before=before_state, after=after_state, cases=_with_state(FEW), priority=1),
+    _family(
+        before=before_state,
+        after=after_state,
+        cases=[*_with_state(FEW[:-1]), Case(*_shapes(2, 9, 6, 2))],
+        priority=1,
+        near_misses=[
+            NearMiss(_experts_combined, OUTPUTS, ROUTED, reason="`before` would give"),
+            NearMiss(_mixture_of_two, X, X, PAIR, reason="another value"),
+        ],
+    ),
     _family(before=before_blank, after=after_zeros, cases=_blank(FEW), priority=2),
     _family(
         before=before_zeros,

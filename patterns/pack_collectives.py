@@ -29,9 +29,10 @@ MAX_BYTES = 1 << 20  # per array and device
 
 def find(region, refuse):
     """Groups of small all_gathers that could be one."""
-    gathers = [n for n in region.by_primitive.get("all_gather", ()) if n.live and axis_names(n) is not None]
     groups: dict = {}
-    for node in gathers:
+    for node in region.by_primitive.get("all_gather", ()):
+        if not node.live:
+            continue
         key = (axis_names(node), node.params["axis_size"])
         why = _unpackable(node)
         if why is None:
@@ -39,7 +40,7 @@ def find(region, refuse):
         else:
             refuse(why, node)
     for (axes, size), nodes in groups.items():
-        if len(nodes) == 1:
+        if len(nodes) == 1 and not _is_blob(nodes[0]):
             refuse(f"only one small all_gather over {axes}: there is nothing to pack it with", nodes[0])
         for group in _independent(sorted(nodes, key=lambda n: n.position), refuse):
             yield _candidate(group, axes, size)
@@ -47,12 +48,20 @@ def find(region, refuse):
 
 def _unpackable(node) -> str | None:
     """Why an all_gather travels alone."""
+    if axis_names(node) is None:
+        return "it gathers within groups of an axis"
     aval = node.inputs[0].aval
     if aval.dtype.itemsize > 4 or aval.dtype.kind not in "iufbV":
         return f"{aval.dtype} does not fit into 32 bits"
     if aval.size * 4 > MAX_BYTES:
         return f"too large to pack: {aval.size * 4:,} bytes per device, at most {MAX_BYTES:,}"
     return None
+
+
+def _is_blob(node) -> bool:
+    """Whether what it gathers is packed already, by this rule or by hand."""
+    blob = node.inputs[0]
+    return len(blob.aval.shape) == 1 and blob.node is not None and blob.node.primitive == "concatenate"
 
 
 def _independent(nodes, refuse):

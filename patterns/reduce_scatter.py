@@ -5,22 +5,33 @@
 Pays: half the bytes on the links and no full-size sum in HBM (8,192 tokens of 4,096 on tpu7x:2x2x1: link time 757 ->
 506 us, HBM -56 MiB). XLA does not do it inside shard_map.
 Source: the playbook's P4 and row G4; vLLM's expert parallelism.
-Limits: one named axis, no groups; nothing else uses the sum; the slice is exactly the shard's own block, however its
+Over several axes, those that the index does not count are summed behind the scatter. Between the sum and the slice may
+stand casts, factors, reshapes and transposes.
+Limits: no groups; nothing else uses the sum; the slice is exactly the shard's own block of one dimension, however its
 index is computed (it is evaluated for every shard).
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import ShapeDtypeStruct as Shape
 from jax import lax
 
-from jaxsplice.passes.collectives import axis_names, index_of_shard, users
-from jaxsplice.passes.ir.region import OUTPUT
-from jaxsplice.passes.rewrite.rule import Candidate, GraphCase, GraphRule, NearMiss
+from jaxsplice.passes.collectives import axis_names, constant_of, tables_behind, users
+from jaxsplice.passes.ir import jaxprs
+from jaxsplice.passes.ir.extract import extract
+from jaxsplice.passes.ir.region import OUTPUT, Value
+from jaxsplice.passes.rewrite.cover import covered
+from jaxsplice.passes.rewrite.rule import Candidate, GraphCase, GraphRule, NearMiss, Refuse
+from jaxsplice.passes.shard_blocks import CUTS, block_read, scaled_by
+
+_MOVES = ("reshape", "transpose", "squeeze")
 
 
 def find(region, refuse):
-    """psum nodes whose only use is the shard's own slice."""
+    """psum nodes of which every shard only uses its own block."""
     for name in ("psum", "psum_invariant"):
         for node in list(region.by_primitive.get(name, ())):
             if node.live and (found := _candidate(node, region, refuse)) is not None:
@@ -29,52 +40,104 @@ def find(region, refuse):
 
 def _candidate(node, region, refuse):
     names = axis_names(node)
-    if names is None or len(names) != 1 or len(node.inputs) != 1 or names[0] not in region.axis_sizes:
+    if names is None:
+        refuse("it sums within groups of an axis", node)
         return None
-    axis, size = names[0], region.axis_sizes[names[0]]
-    using = list(users(node.outputs[0]))
-    slices = [u for u, _ in using if u is not OUTPUT and u.primitive == "dynamic_slice"]
-    if not slices:
-        refuse("the sum itself is not what is sliced", node)
+    if len(node.inputs) != 1 or any(name not in region.axis_sizes for name in names):
         return None
-    if len(using) != 1:
-        refuse("the whole sum is also used elsewhere", node)
+    steps, cut = _up_to_cut(node, refuse)
+    if cut is None:
         return None
-    cut, summed = slices[0], using[0][1]
-    dim = _scattered_dimension(cut, axis, size)
-    if cut.inputs[0] is not summed or dim is None:
-        refuse(f"the slice is not this shard's own block of axis {axis!r}", cut)
+    sizes = {name: region.axis_sizes[name] for name in names}
+    block = block_read(cut.outputs[0], node.outputs[0], sizes)
+    if block is None:
+        refuse(f"the slice is not this shard's own block of axis {', '.join(map(repr, names))}", cut)
         return None
-    shape, dtype = node.inputs[0].aval.shape, node.inputs[0].aval.dtype
-    block = shape[dim] // size
-
-    def before(x):
-        total = lax.psum(x, axis)
-        return [
-            lax.dynamic_slice_in_dim(total, lax.axis_index(axis) * (x.shape[dim] // size), x.shape[dim] // size, dim)
-        ]
-
-    def after(x):
-        return [lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)]
-
-    small = Shape(tuple(size * min(block, 4) if d == dim else min(n, 8) for d, n in enumerate(shape)), dtype)
-    return Candidate(cut.outputs, node.inputs, before, after, (axis, size, dim, str(dtype)), [small])
+    tables = list(dict.fromkeys(t for a in cut.inputs[1:] for t in tables_behind(a, sizes)))
+    inputs = [node.inputs[0], *tables]
+    try:
+        here = extract(covered(cut.outputs, inputs), inputs, cut.outputs)
+    except Refuse as refusal:
+        refuse(str(refusal), cut)
+        return None
+    return _proposal(node, cut, steps, block, names, sizes, inputs, here)
 
 
-def _scattered_dimension(cut, axis: str, size: int) -> int | None:
-    """The one dimension in which a slice takes block i on shard i; None when it is anything else."""
-    shape, sizes, starts = cut.inputs[0].aval.shape, cut.params["slice_sizes"], cut.inputs[1:]
-    partial = [d for d, (n, m) in enumerate(zip(shape, sizes)) if n != m]
-    if len(partial) != 1 or shape[partial[0]] != size * sizes[partial[0]]:
-        return None
-    for d, start in enumerate(starts):
-        at = index_of_shard(start, axis, size)
-        if at is None:
-            return None
-        clamped = [min(max(i, 0), shape[d] - sizes[d]) for i in at]
-        if clamped != [i * sizes[d] if d == partial[0] else 0 for i in range(size)]:
-            return None
-    return partial[0]
+def _up_to_cut(node, refuse):
+    """What is done to a sum before each shard cuts its block: the factors and casts, and the node that cuts."""
+    value, steps = node.outputs[0], []
+    while True:
+        using = list(users(value))
+        if len(using) != 1:
+            refuse("the whole sum is also used elsewhere", node)
+            return steps, None
+        user, value = using[0]
+        if user is not OUTPUT and user.primitive in CUTS and user.inputs[0] is value:
+            return steps, user
+        if user is OUTPUT or not (user.primitive in _MOVES or scaled_by(user)):
+            refuse("the sum itself is not what is sliced", node)
+            return steps, None
+        if user.primitive not in _MOVES:
+            steps.append(user)
+        value = user.outputs[0]
+
+
+def _proposal(node, cut, steps, block, names, sizes, inputs, here):
+    shape, dtype, result = node.inputs[0].aval.shape, node.inputs[0].aval.dtype, cut.outputs[0].aval.shape
+    shards = math.prod(sizes[a] for a in block.axes)
+    rest = tuple(a for a in names if a not in block.axes)
+    constants = [constant_of(t) for t in inputs[1:]]
+
+    own_words = node.primitive == "psum"  # psum_invariant runs under its own shard_map only
+
+    def arranged(y, x):
+        moved = x.shape == shape and (block.order != tuple(range(len(shape))) or y.shape != result)
+        return [lax.reshape(lax.transpose(y, block.order), result) if moved else y]
+
+    def before(x, *tables):
+        if x.shape == shape and own_words:
+            return jaxprs.as_function(here)(x, *tables)
+        n = x.shape[block.dim] // shards  # at a smaller size: the same without what only moves elements
+        total = _scaled(lax.psum(x, names), steps)
+        return arranged(lax.dynamic_slice_in_dim(total, _number(block.axes, sizes) * n, n, block.dim), x)
+
+    def after(x, *_):
+        axes = block.axes if len(block.axes) > 1 else block.axes[0]
+        y = lax.psum_scatter(x, axes, scatter_dimension=block.dim, tiled=True)
+        return arranged(_scaled(lax.psum(y, rest) if rest else y, steps), x)
+
+    n = shape[block.dim] // shards
+    small = [Shape(tuple(shards * min(n, 4) if d == block.dim else min(k, 8) for d, k in enumerate(shape)), dtype)]
+    small += [Shape(t.aval.shape, t.aval.dtype) for t in inputs[1:]]
+    key = (block, tuple(sizes.items()), str(here), tuple(c.tobytes() for c in map(np.asarray, constants)))
+    return Candidate(cut.outputs, inputs, before, after, key, small, _sampler(constants) if constants else None)
+
+
+def _number(axes, sizes):
+    """This shard's number among the shards of some axes, the last one running fastest."""
+    number = lax.axis_index(axes[0])
+    for a in axes[1:]:
+        number = number * sizes[a] + lax.axis_index(a)
+    return number
+
+
+def _scaled(y, steps):
+    """The factors and casts between the sum and the cut, applied to a block."""
+    for step in steps:
+        operands = [y if type(a) is Value else jaxprs.literal_array(a) for a in step.inputs]
+        y = step.eqn.primitive.bind(*operands, **step.params)
+    return y
+
+
+def _sampler(constants):
+    """Random arrays, and the tables as they are."""
+
+    def sample(rng, axis_sizes, x, *_):
+        every = tuple(axis_sizes.values())
+        tables = [np.broadcast_to(c, (*every, *np.shape(c))) for c in constants]
+        return [rng.standard_normal((*every, *x.shape)).astype(x.dtype), *tables]
+
+    return sample
 
 
 def _own_slice(x):

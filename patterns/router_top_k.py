@@ -74,7 +74,7 @@ rules = (
     _family(
         before=before,
         near_misses=[
-            NearMiss(_not_normalised, X, reason="nothing in this program resembles"),
+            NearMiss(_not_normalised, X, reason="wanted top_k"),
             NearMiss(_sigmoid_scores, X, reason="wanted exp, found logistic"),
             NearMiss(_biased_choice, X, reason="wanted top_k"),
             NearMiss(_scaled, X, reason="the number 2.5"),

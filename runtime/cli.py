@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-COMMANDS = ("demo", "run", "generate", "dump", "explain", "rules")
+COMMANDS = ("demo", "run", "generate", "dump", "explain", "bisect", "rules")
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 

@@ -51,6 +51,7 @@ class Generator:
         optimized: whether to run it through `jaxsplice.optimize`.
         passes: pipeline for that.
         target: hardware for that.
+        verify: how its rewrites are proved.
     """
 
     params: Any
@@ -59,13 +60,14 @@ class Generator:
     optimized: bool = True
     passes: Any = "default"
     target: Any = None
+    verify: str = "auto"
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self):
         self._seen: set[tuple] = set()
         if self.optimized:
             self._run = optimize(
-                self.forward, self.target, self.passes, static_argnames=STATIC, donate_argnums=5
+                self.forward, self.target, self.passes, self.verify, static_argnames=STATIC, donate_argnums=5
             )  # the cache is updated in place
         else:
             self._run = jax.jit(self.forward, static_argnames=STATIC, donate_argnums=5)

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.sharding import get_abstract_mesh
 
 from jaxsplice.passes.errors import JaxspliceError
+from jaxsplice.passes.instrument import Instrument, as_instruments
 from jaxsplice.passes.ir import jaxprs
 
 from .library import library
@@ -47,7 +48,8 @@ class Optimized:
         statics, dynamic_args, dynamic_kwargs = self._split(args, kwargs)
         flat, tree = jax.tree.flatten((dynamic_args, dynamic_kwargs))
         try:
-            key = (statics, tree, tuple(map(_type_key, flat)), get_abstract_mesh(), _jax_settings())
+            types = tuple(map(_type_key, flat))
+            key = (self._pipeline_hash, statics, tree, types, get_abstract_mesh(), _jax_settings())
         except TypeError:
             self._trace(args, kwargs)  # says which argument is no array, and the way out
             raise
@@ -57,6 +59,10 @@ class Optimized:
             if cachable:
                 self._cache[key] = found
         return (*found, flat, tree)
+
+    @functools.cached_property
+    def _pipeline_hash(self) -> str:
+        return self._options["passes"].hash
 
     def _rewrite(self, args, kwargs) -> tuple[tuple[Result, Callable], bool]:
         graph = self._trace(args, kwargs)
@@ -110,6 +116,7 @@ def optimize(
     donate_argnums: int | Sequence[int] = (),
     dump_dir: str | Path | None = None,
     stop_after: int | None = None,
+    instruments: Instrument | Sequence[Instrument] = (),
 ) -> Any:
     """A function that does what `fn` does, with subgraphs replaced by better ones. Use it like `jax.jit`.
 
@@ -123,6 +130,7 @@ def optimize(
         donate_argnums: as in `jax.jit`; for caches that are updated in place.
         dump_dir: folder for dumps of every stage.
         stop_after: stop after this many rewrites.
+        instruments: told of every stage and rewrite, once per abstract signature.
 
     Returns:
         An Optimized function; `.lower(*args)` gives the Result without running.
@@ -143,6 +151,7 @@ def optimize(
         return functools.partial(
             optimize, target=target, passes=passes, verify=verify, static_argnums=static_argnums,
             static_argnames=static_argnames, donate_argnums=donate_argnums, dump_dir=dump_dir, stop_after=stop_after,
+            instruments=instruments,
         )  # fmt: skip
     if not callable(fn):
         raise JaxspliceError(f"optimize needs a function and was given {fn!r}")
@@ -152,6 +161,7 @@ def optimize(
         "verify": verify_level(verify),
         "dump_dir": dump_dir,
         "stop_after": stop_after,
+        "instruments": as_instruments(instruments),
     }
     return Optimized(fn, options, static_argnums, static_argnames, donate_argnums)
 

@@ -25,9 +25,9 @@ FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "v2"}
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 # What users are promised under `jaxsplice.`, as far as it is written.
 PUBLIC = (
-    "Case", "Certificate", "Compiled", "Diff", "Explanation", "Graph", "JaxspliceError", "NearMiss", "Op", "Optimized",
-    "Pass", "Pipeline", "Refuse", "Report", "Result", "Rule", "Target", "TargetReport", "audit", "compile", "diff",
-    "explain", "models", "optimize", "report", "rewrite", "trace", "verify",
+    "Case", "Certificate", "Compiled", "Culprit", "Diff", "Explanation", "Graph", "Instrument", "JaxspliceError",
+    "NearMiss", "Op", "Optimized", "Pass", "Pipeline", "Refuse", "Report", "Result", "Rule", "Target", "TargetReport",
+    "audit", "bisect", "compile", "diff", "explain", "models", "optimize", "report", "rewrite", "trace", "verify",
 )  # fmt: skip
 
 

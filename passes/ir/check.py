@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from ..errors import VerifyError
 from . import jaxprs
 from .jaxprs import DropVar, Literal
+from .nesting import nesting
 
 
 def verify_graph(jaxpr, what: str = "the graph") -> None:
@@ -26,9 +28,58 @@ def verify_graph(jaxpr, what: str = "the graph") -> None:
     """
     _verify_scopes(jaxpr, what)
     try:
-        jaxprs.check(jaxpr)
+        for part in _parts(jaxpr):
+            jaxprs.check(part)
     except (jaxprs.JaxprTypeError, TypeError, ValueError) as error:
         raise VerifyError(f"{what}: types do not agree: {str(error).splitlines()[0]}") from error
+
+
+_CUT = jaxprs.HOLDERS - {"shard_map"}  # what is inside a shard_map is only lawful there
+
+
+def _parts(jaxpr) -> list[Any]:
+    """What to hand to JAX's check: each jaxpr once, the jaxprs that it holds replaced by their mere signatures.
+
+    By itself that check does not look into the bodies of loops and branches, recurses into calls, and looks at shared
+    jaxprs wherever they are held.
+    """
+    inside = nesting(jaxpr, _CUT)
+    if len(inside.bodies) == 1:
+        return [jaxpr]
+    signatures: dict[int, Any] = {}
+
+    def signature(inner):
+        body = jaxprs.open_jaxpr(inner)
+        if id(body) not in signatures:
+            signatures[id(body)] = _signature(body)
+        return jaxprs.close(signatures[id(body)], ()) if jaxprs.is_closed(inner) else signatures[id(body)]
+
+    def cut(eqn):
+        inner = [child.jaxpr for child in jaxprs.children(eqn)] if eqn.primitive.name in _CUT else []
+        on_references = any(map(jaxprs.is_on_reference, {*eqn.effects, *_effects(inner)}))  # they name arguments
+        return eqn if not inner or on_references else jaxprs.with_children(eqn, list(map(signature, inner)))
+
+    return [jaxprs.rebuild(body, eqns=list(map(cut, body.eqns))) if _held_in(body) else body for body in inside.bodies]
+
+
+def _held_in(body) -> bool:
+    return any(eqn.primitive.name in _CUT for eqn in body.eqns)
+
+
+def _effects(inner: list[Any]) -> set[Any]:
+    return set().union(*(jaxprs.open_jaxpr(j).effects for j in inner))
+
+
+_INSIDE = jaxprs.new_primitive("inside", lambda *avals, results, effects: (list(results), set(effects)))
+
+
+def _signature(body) -> Any:
+    """A jaxpr of one equation with the arguments, results and effects of another."""
+    invars = [jaxprs.Var(v.aval) for v in body.invars]
+    outvars = [jaxprs.Var(v.aval) for v in body.outvars]
+    params = {"results": tuple(v.aval for v in body.outvars), "effects": frozenset(body.effects)}
+    eqn = jaxprs.new_eqn(invars, outvars, _INSIDE, params, set(body.effects))
+    return jaxprs.new_jaxpr([], invars, outvars, [eqn], body.effects)
 
 
 def same_signature(old: Iterable, new: Iterable, what: str) -> None:

@@ -214,11 +214,14 @@ class _Body:
     def _outvar(var, i: int, unit):
         """Equations of dissolved calls and of spliced jaxprs get fresh names: their Vars may occur again.
 
-        A spliced value that took the place of one of the jaxpr's own keeps that one's name (rewrite/splice.py).
+        A spliced value that took the place of one of the jaxpr's own keeps that one's name (rewrite/splice.py), and
+        every spliced value the name it was given first (ir/certified.py finds certificates by it).
         """
         if isinstance(var, DropVar):
             return var
         if type(unit) is Node and unit.spliced:
-            return unit.outputs[i].var or Var(var.aval)
+            value = unit.outputs[i]
+            value.var = value.var or Var(var.aval)
+            return value.var
         own = unit.parent is None if type(unit) is Site else unit.site is None
         return var if own else Var(var.aval)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import JaxspliceError
 from . import jaxprs
 from .graph import Graph
 from .jaxprs import Literal
+from .nesting import nesting, unrolled
 from .text import param_text, to_text, type_text
 
 # Node colours by kind, readable in black and white print too.
@@ -32,8 +33,9 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
     """A directed multigraph: one node per equation, input and constant; one edge per use.
 
     Node attributes: `primitive` ("input" and "const" for those), `kind`, `type` (of its first result), `params`,
-    `source`, `region` (the path of regions it lies in). Edge attributes: `type`, `operand` (position) and `result` (of
-    the producer).
+    `source`, `region` (the path of regions it lies in), `certificate` (of the rewrite that put it there; else empty).
+    Edge attributes: `type`, `operand` (position) and `result` (of the producer). A large jaxpr that several equations
+    hold is drawn at the first; the `params` of the others name that region.
 
     Args:
         graph: any Graph.
@@ -48,20 +50,23 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
         >>> [g.nodes[n]["primitive"] for n in g], g.number_of_edges()
         (['input', 'add', 'output'], 3)
     """
-    builder = _Builder(graph.name)
-    builder.body(jaxprs.open_jaxpr(graph.to_jaxpr()), "", {})
-    return builder.out
+    return _Builder(graph).out
 
 
 class _Builder:
-    def __init__(self, name: str):
-        self.out = nx.MultiDiGraph(name=name)
+    def __init__(self, graph: Graph):
+        self.out = nx.MultiDiGraph(name=graph.name)
+        self.certified: dict[int, Any] = {}  # node -> certificate
+        self.certificates, self.shared = graph.certificates, nesting(graph.to_jaxpr()).shared()
+        self.drawn: dict[int, str] = {}  # large shared jaxpr -> the region it is drawn in
+        for _ in unrolled(self._body(jaxprs.open_jaxpr(graph.to_jaxpr()), "", {})):
+            pass
 
     def _add(self, primitive: str, region: str, aval: Any = None, params: str = "", source: str = "") -> int:
         number = self.out.number_of_nodes()
         self.out.add_node(
             number, primitive=primitive, kind=_KINDS.get(primitive, "other"), region=region, params=params,
-            source=source, type="" if aval is None else type_text(aval),
+            source=source, type="" if aval is None else type_text(aval), certificate="",
         )  # fmt: skip
         return number
 
@@ -70,7 +75,7 @@ class _Builder:
             maker, result = env[atom]
             self.out.add_edge(maker, user, type=type_text(atom.aval), operand=operand, result=result)
 
-    def body(self, body, region: str, env: dict) -> None:
+    def _body(self, body, region: str, env: dict) -> Generator:
         """Add a jaxpr's inputs, equations and result; nested jaxprs after the equation that holds them."""
         for kind, variables in (("input", body.invars), ("const", body.constvars)):
             for var in variables:
@@ -78,22 +83,39 @@ class _Builder:
                     env[var] = (self._add(kind, region, var.aval), 0)
                     self.out.nodes[env[var][0]]["kind"] = "input"
         for eqn in body.eqns:
-            params = ", ".join(f"{k}={param_text(v)}" for k, v in sorted(eqn.params.items()) if _plain(v))
-            aval = eqn.outvars[0].aval if eqn.outvars else None
-            node = self._add(eqn.primitive.name, region, aval, params, str(jaxprs.source_line(eqn)))
-            if "op" in eqn.params:
-                self.out.nodes[node]["kind"] = "op"
-            for i, atom in enumerate(eqn.invars):
-                self._use(atom, node, i, env)
-            env.update({v: (node, i) for i, v in enumerate(eqn.outvars)})
-            for child in jaxprs.children(eqn):
-                inner = jaxprs.open_jaxpr(child.jaxpr)
-                known = _same_count(inner.invars, eqn.invars[child.operands])
-                bound = {v: env[a] for v, a in known if type(a) is not Literal and a in env}
-                self.body(inner, f"{region}/{eqn.primitive.name}[{node}]", bound)
+            yield self._equation(eqn, region, env)
         out = self._add("output", region)
         for i, atom in enumerate(body.outvars):
             self._use(atom, out, i, env)
+
+    def _equation(self, eqn, region: str, env: dict) -> Generator:
+        params = ", ".join(f"{k}={param_text(v)}" for k, v in sorted(eqn.params.items()) if _plain(v))
+        aval = eqn.outvars[0].aval if eqn.outvars else None
+        node = self._add(eqn.primitive.name, region, aval, params, str(jaxprs.source_line(eqn)))
+        attributes = self.out.nodes[node]
+        if "op" in eqn.params:
+            attributes["kind"] = "op"
+        for certificate in filter(None, map(self.certificates.get, eqn.outvars)):
+            self.certified[node], attributes["certificate"] = certificate, f"{certificate.rule}: {certificate}"
+        for i, atom in enumerate(eqn.invars):
+            self._use(atom, node, i, env)
+        env.update({v: (node, i) for i, v in enumerate(eqn.outvars)})
+        children = jaxprs.children(eqn)
+        for child in children:
+            part = f".{child.label}" if len(children) > 1 else ""
+            yield self._nested(child, eqn, node, f"{region}/{eqn.primitive.name}[{node}]{part}", env)
+
+    def _nested(self, child: jaxprs.Child, eqn, node: int, region: str, env: dict) -> Generator:
+        inner = jaxprs.open_jaxpr(child.jaxpr)
+        if id(inner) in self.drawn:
+            attributes = self.out.nodes[node]
+            attributes["params"] = ", ".join(filter(None, (attributes["params"], f"as in {self.drawn[id(inner)]}")))
+            return
+        if id(inner) in self.shared:
+            self.drawn[id(inner)] = region
+        known = _same_count(inner.invars, eqn.invars[child.operands])
+        bound = {v: env[a] for v, a in known if type(a) is not Literal and a in env}
+        yield self._body(inner, region, bound)
 
 
 def _same_count(invars, operands) -> list[tuple]:
@@ -108,8 +130,15 @@ def _plain(value: Any) -> bool:
 
 # ---------------------------------------------------------------- formats
 def to_json(graph: Graph) -> str:
-    """The graph as JSON: {"name", "nodes": [...], "edges": [...]}, attributes as in `to_networkx`."""
-    data = nx.node_link_data(to_networkx(graph), edges="edges")
+    """The graph as JSON: {"name", "nodes": [...], "edges": [...]}, attributes as in `to_networkx`.
+
+    But `certificate` is null, or has `rule`, `kind`, `error`, `source` and the claims `match`, `rewrite` and
+    `implementation`.
+    """
+    drawn = _Builder(graph)
+    for node, attributes in drawn.out.nodes(data=True):
+        attributes["certificate"] = drawn.certified[node].as_dict() if node in drawn.certified else None
+    data = nx.node_link_data(drawn.out, edges="edges")
     return json.dumps({"name": graph.name, "nodes": data["nodes"], "edges": data["edges"]}, indent=1)
 
 
@@ -138,7 +167,7 @@ def to_dot(graph: Graph) -> str:
 def _dot_node(number: int, data: dict) -> str:
     label = data["primitive"] + (f"\\n{data['type']}" if data["type"] else "")
     colour = _COLOURS.get(data["kind"], "#f3f3f3")
-    tip = (data["source"] or data["params"]).replace('"', "'")
+    tip = "; ".join(filter(None, (data["source"] or data["params"], data["certificate"]))).replace('"', "'")
     return f'n{number} [label="{label}", fillcolor="{colour}", tooltip="{tip}"];'
 
 

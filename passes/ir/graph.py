@@ -11,7 +11,9 @@ import jax
 
 from ..errors import JaxspliceError
 from . import jaxprs
+from .certified import Certificates, certify
 from .region import Node, Program
+from .walk import places_of, walk
 
 if TYPE_CHECKING:
     import networkx
@@ -36,10 +38,13 @@ class Graph:
         }
     """
 
-    __slots__ = ("__weakref__", "_closed", "_in_tree", "_out_tree", "_program", "name")
+    __slots__ = ("__weakref__", "_closed", "_in_tree", "_out_tree", "_program", "certificates", "name")
 
-    def __init__(self, closed, in_tree=None, out_tree=None, name: str = "graph"):
+    def __init__(
+        self, closed, in_tree=None, out_tree=None, name: str = "graph", certificates: Certificates | None = None
+    ):
         self._closed, self._in_tree, self._out_tree, self.name = closed, in_tree, out_tree, name
+        self.certificates: Certificates = certificates or {}
         self._program: Program | None = None
 
     @classmethod
@@ -73,9 +78,17 @@ class Graph:
         """The closed jaxpr. For a graph nothing changed in, the object it was made from."""
         return self._closed
 
-    def with_jaxpr(self, closed) -> Graph:
-        """The same arguments, results and name over another closed jaxpr (what a Pass returns)."""
-        return self if closed is self._closed else Graph(closed, self._in_tree, self._out_tree, self.name)
+    def with_jaxpr(self, closed, certificates: Certificates | None = None) -> Graph:
+        """The same arguments, results and name over another closed jaxpr (what a Pass returns).
+
+        Args:
+            closed: the closed jaxpr.
+            certificates: of its equations, by the variables they make; this graph's own when None.
+        """
+        kept = self.certificates if certificates is None else certificates
+        if closed is self._closed and kept == self.certificates:
+            return self
+        return Graph(closed, self._in_tree, self._out_tree, self.name, kept)
 
     # ------------------------------------------------------------ running
     def __call__(self, *args, **kwargs):
@@ -113,16 +126,20 @@ class Graph:
         """Use-def form, for reading. Passes that edit must build their own Program from `to_jaxpr()`."""
         if self._program is None:
             self._program = Program(self._closed)
+            certify(self._program, self.certificates)
         return self._program
 
     @property
     def nodes(self) -> Iterator[Node]:
-        """All nodes, small calls seen through, nested regions after the node that holds them."""
-        return _walk(self.program.root)
+        """All nodes, small calls seen through, nested regions after the node that holds them; a shared one once."""
+        return walk(self.program.root)
 
     def primitives(self) -> dict[str, int]:
-        """How often each primitive occurs; a loop's body counts once."""
-        return dict(Counter(node.primitive for node in self.nodes))
+        """How often each primitive occurs; a loop's body counts once, one that is called twice counts twice."""
+        places, out = places_of(self.program.root), Counter()
+        for node in self.nodes:
+            out[node.primitive] += places[id(node.region)]
+        return dict(out)
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """A networkx graph for analysis; see `passes/ir/files.py` for the attributes."""
@@ -154,11 +171,3 @@ class Graph:
     def __repr__(self) -> str:
         eqns = len(jaxprs.open_jaxpr(self._closed).eqns)
         return f"<Graph {self.name}: {len(self.in_avals)} inputs, {eqns} equations, {len(self.out_avals)} outputs>"
-
-
-def _walk(region) -> Iterator[Node]:
-    for node in region.nodes:
-        if node.live:
-            yield node
-            for child in node.children():
-                yield from _walk(child)

@@ -78,6 +78,14 @@ def rebuild(jaxpr, *, eqns, outvars=None, new_consts: Sequence[tuple[Var, Any]] 
     return ClosedJaxpr(body, consts) if is_closed(jaxpr) else body
 
 
+def new_primitive(name: str, types) -> Primitive:
+    """A primitive that is never run, for checking only: `types(*avals, **params)` gives its results and effects."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(types)
+    return primitive
+
+
 def new_eqn(invars, outvars, primitive, params, effects, source_info=None, ctx=None) -> Eqn:
     """A new equation."""
     return jex.new_jaxpr_eqn(invars, outvars, primitive, params, effects, source_info, ctx)
@@ -102,6 +110,11 @@ class Child(NamedTuple):
     jaxpr: Any
     operands: slice  # which of the equation's operands are its arguments
     trips: int | None  # times it runs per run of the equation; None when not known
+
+    @property
+    def label(self) -> str:
+        """Its place in the equation's parameters: `jaxpr`, `branches[1]`."""
+        return self.key if self.position is None else f"{self.key}[{self.position}]"
 
 
 _SINGLE = {  # primitive name -> parameter that holds its only jaxpr, called once with all operands
@@ -186,7 +199,7 @@ def inlinable_call(eqn: Eqn):
     so does a call that works on references: its effects name its own variables.
     """
     name = eqn.primitive.name
-    if name not in CALL_NAMES or any(_is_on_reference(e) for e in eqn.effects):
+    if name not in CALL_NAMES or any(is_on_reference(e) for e in eqn.effects):
         return None
     params = eqn.params
     if name in ("jit", "pjit"):
@@ -221,7 +234,8 @@ def visible_effects(effects, inputs) -> set[Any]:
     return {e for e in effects if getattr(e, "input", None) is None or e.input in inputs}
 
 
-def _is_on_reference(effect) -> bool:
+def is_on_reference(effect) -> bool:
+    """Whether an effect is one of reading or writing a mutable reference."""
     return hasattr(effect, "input") or type(effect).__name__ == "InternalMutableArrayEffect"
 
 
@@ -248,9 +262,8 @@ def source_line(eqn: Eqn) -> SourceLine:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _source_line(traceback) -> SourceLine:
-    text = source_info_util.summarize(
-        source_info_util.SourceInfo(traceback, source_info_util.new_name_stack())
-    )  # "path:line:column (function)"
+    info = source_info_util.SourceInfo(traceback, source_info_util.new_name_stack())
+    text = source_info_util.summarize(info)  # "path:line:column (function)"
     place, _, function = text.partition(" (")
     parts = place.rsplit(":", 2)
     if len(parts) != 3 or not parts[1].isdigit():

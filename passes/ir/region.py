@@ -56,6 +56,7 @@ class Program:
     def __init__(self, jaxpr):
         self._regions: dict[Any, Region] = {}
         self._sizes: dict[int, int] = {}
+        self.certified = False  # whether nodes had certificates when it was read (certified.py)
         self.root = Region(self, jaxpr, None, Surroundings(ambient=jaxprs.ambient_axes()))
 
     def region_of(self, child: jaxprs.Child, node: Node) -> Region:
@@ -154,11 +155,10 @@ class Region:
                 for a in inputs:
                     if type(a) is Value:
                         a.users.append(node)
-                outputs, i = node.outputs, 0
-                for v in eqn.outvars:
+                outputs = node.outputs
+                for i, v in enumerate(eqn.outvars):
                     env[v] = value = Value(v.aval, node, i, v)
                     outputs.append(value)
-                    i += 1
                 nodes.append(node)
                 index[name].append(node)
                 if name in jaxprs.HOLDERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import JaxspliceError
 from . import jaxprs
 from .jaxprs import DropVar, Literal
+from .nesting import nesting, unrolled
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -61,49 +62,70 @@ def to_text(graph: Graph, names: Names | None = None, sources: bool = False) -> 
     Args:
         graph: graph to print.
         names: names given so far, to share them between graphs.
-        sources: put the user's line behind each equation.
+        sources: put behind each equation the user's line, and the certificate of the rewrite that put it there.
 
     Returns:
-        One line per equation, nested regions indented.
+        One line per equation, nested regions indented. A large jaxpr that several equations hold is written once, with
+        a label, and then referred to.
     """
-    names = Names() if names is None else names
-    closed = graph.to_jaxpr()
-    body = jaxprs.open_jaxpr(closed)
-    lines = [f"{graph.name}({_params_text(body.invars, names)}) {{"]
-    lines += _body(body, names, "  ", sources)
-    return "\n".join([*lines, "}"])
+    return "\n".join(_Printer(graph, Names() if names is None else names, sources).lines())
 
 
-def _params_text(invars, names: Names) -> str:
-    return ", ".join(f"{names.of(v)}: {type_text(v.aval)}" for v in invars)
+class _Printer:
+    """One graph being printed. Nested parts are generators that `unrolled` runs: there is no limit on nesting."""
 
+    def __init__(self, graph: Graph, names: Names, sources: bool):
+        self.graph, self.names, self.sources = graph, names, sources
+        self.shared = nesting(graph.to_jaxpr()).shared()
+        self.labels: dict[int, str] = {}
 
-def _body(body, names: Names, indent: str, sources: bool) -> Iterator[str]:
-    yield from (f"{indent}const {names.of(v)}: {type_text(v.aval)}" for v in body.constvars)
-    for eqn in body.eqns:
-        yield from _equation(eqn, names, indent, sources)
-    yield f"{indent}return {', '.join(_atom(v, names) for v in body.outvars)}".rstrip()
+    def lines(self) -> Iterator[str]:
+        body = jaxprs.open_jaxpr(self.graph.to_jaxpr())
+        yield f"{self.graph.name}({self._params_text(body.invars)}) {{"
+        yield from unrolled(self._body(body, "  "))
+        yield "}"
 
+    def _params_text(self, invars) -> str:
+        return ", ".join(f"{self.names.of(v)}: {type_text(v.aval)}" for v in invars)
 
-def _equation(eqn, names: Names, indent: str, sources: bool) -> Iterator[str]:
-    operands = ", ".join(_atom(a, names) for a in eqn.invars)
-    results = ", ".join(f"{names.of(v)}: {type_text(v.aval)}" for v in eqn.outvars)
-    made = f"{results} = " if eqn.outvars else ""
-    inner = jaxprs.children(eqn)
-    where = f"  # {jaxprs.source_line(eqn)}" if sources else ""
-    head = f"{indent}{made}{eqn.primitive.name}({operands}){_params(eqn)}"
-    yield f"{head} {{{where}" if inner else head + where
-    for child in inner:
-        nested = jaxprs.open_jaxpr(child.jaxpr)
-        label = child.key if child.position is None else f"{child.key}[{child.position}]"
-        yield f"{indent}  {label}({_params_text(nested.invars, names)}):"
-        yield from _body(nested, names, indent + "    ", sources)
-    if inner:
-        yield f"{indent}}}"
+    def _body(self, body, indent: str) -> Generator:
+        yield from (f"{indent}const {self.names.of(v)}: {type_text(v.aval)}" for v in body.constvars)
+        for eqn in body.eqns:
+            yield self._equation(eqn, indent)
+        yield f"{indent}return {', '.join(map(self._atom, body.outvars))}".rstrip()
 
+    def _equation(self, eqn, indent: str) -> Generator:
+        operands = ", ".join(map(self._atom, eqn.invars))
+        made = f"{self._params_text(eqn.outvars)} = " if eqn.outvars else ""
+        inner = jaxprs.children(eqn)
+        head = f"{indent}{made}{eqn.primitive.name}({operands}){_params(eqn)}"
+        yield f"{head} {{{self._remark(eqn)}" if inner else head + self._remark(eqn)
+        for child in inner:
+            yield self._nested(child, indent)
+        if inner:
+            yield f"{indent}}}"
 
-def _atom(atom, names: Names) -> str:
-    return _number(atom.val) if type(atom) is Literal else names.of(atom)
+    def _nested(self, child: jaxprs.Child, indent: str) -> Generator:
+        nested, name = jaxprs.open_jaxpr(child.jaxpr), child.label
+        if id(nested) in self.labels:
+            yield f"{indent}  {name} {self.labels[id(nested)]}"
+            return
+        if id(nested) in self.shared:
+            self.labels[id(nested)] = f"@{len(self.labels)}"
+            name = f"{name} {self.labels[id(nested)]}"
+        yield f"{indent}  {name}({self._params_text(nested.invars)}):"
+        yield self._body(nested, indent + "    ")
+
+    def _remark(self, eqn) -> str:
+        """Where an equation comes from: the user's line, and the proof of the rewrite that put it there."""
+        if not self.sources:
+            return ""
+        certificate = next((c for c in map(self.graph.certificates.get, eqn.outvars) if c is not None), None)
+        proof = "" if certificate is None else f"  # {certificate.rule}: {certificate}"
+        return f"  # {jaxprs.source_line(eqn)}{proof}"
+
+    def _atom(self, atom) -> str:
+        return _number(atom.val) if type(atom) is Literal else self.names.of(atom)
 
 
 def _number(value) -> str:
@@ -129,7 +151,7 @@ def _params(eqn) -> str:
 
 
 def _is_default(value: Any) -> bool:
-    return value is None or value is False or value == ()
+    return value is None or value is False or (type(value) is tuple and not value)
 
 
 def param_text(value: Any) -> str:

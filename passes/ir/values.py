@@ -89,8 +89,8 @@ class Node:
     """One equation of a region, operands resolved to Values and literals."""
 
     __slots__ = (
-        "certificate", "eqn", "inputs", "lineage", "live", "outputs", "position", "region", "regions", "rewired", "site",
-        "spliced",
+        "certificate", "eqn", "inputs", "lineage", "live", "outputs", "position", "region", "regions", "rewired",
+        "site", "spliced",
     )  # fmt: skip
 
     def __init__(self, eqn, region, inputs, position, site):

@@ -1,6 +1,6 @@
 """Views: a small, ordered set of equations under which two programs are compared. Nothing here rewrites anything."""
 
-from . import casts, contractions, functions, layout, marks, products  # noqa: F401 - they register themselves
+from . import casts, contractions, functions, layout, marks, places, products  # noqa: F401 - they register themselves
 from .cursor import Cursor, Frame, chain
 from .spellings import VIEW as SPELLINGS
 

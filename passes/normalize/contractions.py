@@ -7,6 +7,8 @@ slices. A concatenation read across its pieces is the sum of the pieces, each ze
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..ir.region import Node
 from .cursor import Cursor
 from .index import Index, Label, affine, bounds, constant, of_label
@@ -73,30 +75,58 @@ def _concatenate(cursor: Cursor, node: Node) -> Add | None:
 
 @expands("contractions", "conv_general_dilated")
 def _depthwise_convolution(cursor: Cursor, node: Node) -> Add | None:
-    lhs, rhs = node.inputs
-    p = node.params
-    spec = p["dimension_numbers"]
-    (batch, channel, space), (out_channel, _, tap), out_spec = spec.lhs_spec[:3], spec.rhs_spec[:3], spec.out_spec
-    channels, taps = lhs.aval.shape[channel], rhs.aval.shape[tap]
-    plain = (
-        len(lhs.aval.shape) == 3
-        and p["feature_group_count"] == channels == rhs.aval.shape[out_channel]
-        and p["batch_group_count"] == 1
-        and p["lhs_dilation"] == (1,)
-        and taps <= MAX_TAPS
-    )
-    if not plain:
+    space = _depthwise(node)
+    if space is None:
         return None
-    at_batch, at_channel, at_time = (cursor.index[d] for d in out_spec)
-    stride, dilation, (before, _) = p["window_strides"][0], p["rhs_dilation"][0], p["padding"][0]
+    lhs, rhs = node.inputs
+    spec, rank = node.params["dimension_numbers"], len(cursor.index)
+    at_batch, at_channel, at_time = (cursor.index[spec.out_spec[d]] for d in (0, 1, space + 2))
     addends = []
-    for k in range(taps):
-        time = affine([(at_time, stride)], k * dilation - before)
-        low, high = bounds(time)
-        if high < 0 or low >= lhs.aval.shape[space]:
-            continue  # this tap always reads padding
-        lhs_index, rhs_index = [constant(0)] * 3, [constant(0)] * 3
-        lhs_index[batch], lhs_index[channel], lhs_index[space] = at_batch, at_channel, time
-        rhs_index[out_channel], rhs_index[tap] = at_channel, constant(k)
+    for k, time in _taps_at(node, space, at_time):
+        lhs_index, rhs_index = [constant(0)] * rank, [constant(0)] * rank
+        lhs_index[spec.lhs_spec[0]], lhs_index[spec.lhs_spec[1]] = at_batch, at_channel
+        lhs_index[spec.lhs_spec[space + 2]] = time
+        rhs_index[spec.rhs_spec[0]], rhs_index[spec.rhs_spec[space + 2]] = at_channel, constant(k)
         addends.append((1.0, Prod(1.0, ((cursor.at(lhs, lhs_index), 1.0), (cursor.at(rhs, rhs_index), 1.0)), node)))
     return Add(0.0, tuple(addends), node)
+
+
+def taps_met(node: Node) -> int:
+    """Taps of a short depthwise convolution that do not only meet padding; 0 for any other convolution."""
+    space = _depthwise(node)
+    if space is None:
+        return 0
+    time = of_label(Label(node.outputs[0].aval.shape[node.params["dimension_numbers"].out_spec[space + 2]]))
+    return sum(1 for _ in _taps_at(node, space, time))
+
+
+def _depthwise(node: Node) -> int | None:
+    """The one spatial dimension that a depthwise convolution works along, the others being of size 1; else None."""
+    (lhs, rhs), p = node.inputs, node.params
+    spec = p["dimension_numbers"]
+    channels = lhs.aval.shape[spec.lhs_spec[1]]
+    sizes = [(lhs.aval.shape[i], rhs.aval.shape[j]) for i, j in zip(spec.lhs_spec[2:], spec.rhs_spec[2:])]
+    idle = [pair == (1, 1) and padding == (0, 0) for pair, padding in zip(sizes, p["padding"])]
+    if len(idle) > 1 and sum(idle) != len(idle) - 1:
+        return None
+    space = 0 if len(idle) == 1 else idle.index(False)
+    plain = (
+        p["feature_group_count"] == channels == rhs.aval.shape[spec.rhs_spec[0]]
+        and p["batch_group_count"] == 1
+        and all(d == 1 for d in p["lhs_dilation"])
+        and sizes[space][1] <= MAX_TAPS
+    )
+    return space if plain else None
+
+
+def _taps_at(node: Node, space: int, at_time: Index) -> Iterator[tuple[int, Index]]:
+    """Each tap with where in time it reads, without those that always read padding."""
+    (lhs, rhs), p = node.inputs, node.params
+    spec = p["dimension_numbers"]
+    taps, length = rhs.aval.shape[spec.rhs_spec[space + 2]], lhs.aval.shape[spec.lhs_spec[space + 2]]
+    stride, dilation = p["window_strides"][space], p["rhs_dilation"][space]
+    for k in range(taps):
+        time = affine([(at_time, stride)], k * dilation - p["padding"][space][0])
+        low, high = bounds(time)
+        if high >= 0 and low < length:
+            yield k, time

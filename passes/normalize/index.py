@@ -23,7 +23,11 @@ class Label:
         self.parts: tuple[Label, Label] | None = None
 
     def split(self, low_size: int) -> tuple[Label, Label] | None:
-        """High and low part such that `axis = high * low_size + low`; None when the sizes do not divide."""
+        """Split the axis `low_size` from its end: `axis = high * low_size + low`; None when the sizes do not divide.
+
+        An axis that is split already is split further, where the border falls into one of its parts; the two halves of
+        that part are given then, and `atoms` has all parts.
+        """
         if self.size % low_size:
             return None
         if self.parts is None:

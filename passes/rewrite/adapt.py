@@ -19,17 +19,20 @@ from .align import Alignment
 
 
 class Plan(NamedTuple):
-    """slice -> reshape -> transpose -> reshape; None where a step does nothing."""
+    """slice -> reverse -> reshape -> transpose -> reshape; None where a step does nothing."""
 
     cut: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None  # start, limit, stride
     parts: tuple[int, ...] | None
     order: tuple[int, ...] | None
     shape: tuple[int, ...] | None
+    turned: tuple[int, ...] | None = None  # dimensions read backwards
 
     def __call__(self, array: jax.Array) -> jax.Array:
         """Apply the plan to an array."""
         if self.cut is not None:
             array = lax.slice(array, *self.cut)
+        if self.turned is not None:
+            array = lax.rev(array, self.turned)
         if self.parts is not None:
             array = lax.reshape(array, self.parts)
         if self.order is not None:
@@ -113,7 +116,8 @@ def plan_argument(
     partners = _partners(opaque, p_index, q_index, alignment, moves)
     if partners is None:
         return None
-    cut, axes = _cut_and_axes(q_dims, q_shape, p_dims, {q: p for p, q in partners.items()})
+    turned = tuple(q for p, q in partners.items() if moves.program[q] != moves.pattern[p])
+    cut, axes = _cut_and_axes(q_dims, q_shape, p_dims, {q: p for p, q in partners.items()}, turned)
     if cut is None:
         return None
     groups: list[list[object]] = []
@@ -121,7 +125,8 @@ def plan_argument(
         atoms: list[object] = [("dim", k)] if k in partners else list(image or [])
         split = any(a in expand_first for a in p_dims[k].atoms or [])
         groups += [[a] for a in atoms] if split and len(atoms) > 1 else [atoms]
-    return _arrange(axes, groups, q_shape, cut)
+    made = _arrange(axes, groups, q_shape, cut)
+    return made if made is None or not turned else (made[0]._replace(turned=turned), made[1])
 
 
 def _image(dim: Dim, alignment: Alignment) -> list[Label] | None:
@@ -130,7 +135,7 @@ def _image(dim: Dim, alignment: Alignment) -> list[Label] | None:
 
 def _partners(opaque, p_index, q_index, alignment, moves: Moves) -> dict[int, int] | None:
     """For pattern dimensions not read plainly (a convolution's time): the program dimension with the same axes, and
-    the same way from one occurrence to the next."""
+    the same way from one occurrence to the next; the opposite way where there are no axes (taps, counted backwards)."""
     out: dict[int, int] = {}
     for k in opaque:
         wanted = {q for label, _ in resolve(p_index[k])[1] for q in alignment.get(label, [])}
@@ -138,19 +143,30 @@ def _partners(opaque, p_index, q_index, alignment, moves: Moves) -> dict[int, in
             j
             for j, i in enumerate(q_index)
             if j not in out.values()
-            and moves.program[j] == moves.pattern[k]
+            and (moves.program[j] == moves.pattern[k] or _opposite(p_index[k], moves.program[j], moves.pattern[k]))
             and {a for a, _ in resolve(i)[1]} == wanted
         ]
         if not fitting:
             return None
-        out[k] = fitting[0]
+        out[k] = min(fitting, key=lambda j: moves.program[j] != moves.pattern[k])
     return out
 
 
-def _cut_and_axes(q_dims, q_shape, p_dims, opaque: dict[int, int]):
+def _opposite(index: Index, program: tuple[int, ...], pattern: tuple[int, ...]) -> bool:
+    return not index[1] and program == tuple(-step for step in pattern)
+
+
+def _cut_and_axes(q_dims, q_shape, p_dims, opaque: dict[int, int], turned: tuple[int, ...]):
     """Slice bounds per program dimension, and the (axis, size) list after cutting; None when it cannot be cut."""
     start, limit, stride, axes = [], [], [], []
     for j, (dim, size) in enumerate(zip(q_dims, q_shape)):
+        if j in turned:
+            last = dim.offset + p_dims[opaque[j]].offset  # read at the pattern's 0
+            if last >= size:
+                return None, []
+            start, limit, stride = [*start, 0], [*limit, last + 1], [*stride, 1]
+            axes.append([(("dim", opaque[j]), last + 1)])
+            continue
         if j in opaque:
             first = dim.offset - p_dims[opaque[j]].offset
             if first < 0 or first >= size:

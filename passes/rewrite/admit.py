@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.errors import InconclusiveDimensionOperation
 
-from ..errors import Refuse
+from ..errors import Refuse, RuleError
 from ..ir.extract import extract
 from ..ir.jaxprs import Eqn, trace_flat
 from ..normalize import Cursor
@@ -53,6 +53,8 @@ def admit(match: Match, context: Context) -> Admission:
     if said is None:
         try:
             said = _admit(match, context)
+        except RuleError:
+            raise  # its code failed, which says nothing of the match
         except (Refuse, InconclusiveDimensionOperation) as refusal:
             said = str(refusal).splitlines()[0]
         known[context.verify] = said
@@ -141,7 +143,9 @@ def _pair_to_measure(match: Match, before, after):
     small = [as_reference(trace_flat(match.flat(side), avals, axis_sizes)) for side in ("before", "after")]
     args = measure.random_arguments([measure.per_shard(a, axis_sizes) for a in avals], seed)
     sample = getattr(match.rule, "sample", None)
-    if sample is not None:
+    if isinstance(match.variant, Candidate) and match.variant.sample is not None:
+        args = match.variant.sample(np.random.default_rng(seed), axis_sizes, *avals)
+    elif sample is not None:
         args = jax.tree.leaves(list(sample(np.random.default_rng(seed), *_arguments(match, avals), **match.params)))
     return small[0], small[1], args, reduced
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 KINDS = ("exact", "reassociated", "numeric", "numeric@reduced", "approximate", "assumed")  # strongest first
 
@@ -27,6 +28,11 @@ class Claim:
         if self.error is None:
             return self.kind
         return f"{self.kind}({self.error:.1e} <= {self.tolerance:.1e})"
+
+
+def strength(proof: Claim | Certificate) -> int:
+    """Order of kinds: the stronger the smaller."""
+    return KINDS.index(proof.kind)
 
 
 EXACT, REASSOCIATED = Claim("exact"), Claim("reassociated")
@@ -58,7 +64,7 @@ class Certificate:
     @property
     def weakest(self) -> Claim:
         """The claim that decides."""
-        return max(self.claims, key=lambda c: KINDS.index(c.kind))
+        return max(self.claims, key=strength)
 
     @property
     def kind(self) -> str:
@@ -69,6 +75,10 @@ class Certificate:
     def error(self) -> float | None:
         """Largest error measured for any claim; None when none was measured."""
         return max((c.error for c in self.claims if c.error is not None), default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: rule, kind, error, source, and the three claims."""
+        return {**asdict(self), "kind": self.kind, "error": self.error}
 
     def __str__(self) -> str:
         names = ("match", "rewrite", "implementation")

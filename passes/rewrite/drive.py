@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import JaxspliceError, Refuse
+from jax.errors import InconclusiveDimensionOperation
+
+from ..errors import JaxspliceError, Refuse, RuleError
+from ..instrument import Instruments
 from ..ir.region import Node, Program, Region
 from ..normalize import ALL
 from ..report import Report, Row
@@ -18,7 +21,7 @@ from .find import find_candidates
 from .lineage import descend
 from .match import Match
 from .pattern import Pattern, patterns_of
-from .rule import GraphRule, Rule
+from .rule import GraphRule, Rule, code_of
 from .search import Search
 from .splice import splice
 
@@ -35,6 +38,7 @@ class Context:
         views: equations that matching may use.
         stop_after: stop after this many rewrites; None for all.
         explain: keep near misses.
+        instruments: told of every stage and rewrite.
         report: what happened.
     """
 
@@ -43,6 +47,7 @@ class Context:
     views: frozenset[str] = ALL
     stop_after: int | None = None
     explain: bool = False
+    instruments: Instruments = field(default_factory=Instruments)
     report: Report = field(default_factory=Report)
     searches: dict[str, Search] = field(default_factory=dict)
     sites: list[tuple[Row, Region]] = field(default_factory=list)
@@ -56,7 +61,7 @@ class Context:
         """Records of the searches for rules of one name."""
         found = self.searches.get(rule.name)
         if found is None:
-            found = self.searches[rule.name] = Search(rule, self.explain)
+            found = self.searches[rule.name] = Search(rule, self.explain, self.verify == "strict")
         return found
 
     def finish(self) -> Report:
@@ -71,6 +76,8 @@ class Context:
             statistics.tried = search.tried
             statistics.matched = sum(r.rule == name for r in self.report.rows)
             statistics.refusals = search.standing()
+            for failure in dict.fromkeys(search.failures):
+                self.report.warn(failure)
         return self.report
 
 
@@ -95,13 +102,14 @@ class _Driver:
     """Rules applied to one region: rule after rule, and again where rewrites changed something."""
 
     def __init__(self, region: Region, rules: Sequence[Rule | GraphRule], context: Context, stage: str):
-        self.region, self.rules, self.context, self.stage = region, rules, context, stage
-        self.agenda = Agenda(region, [r for r in rules if isinstance(r, Rule)], context.views, context.explain)
+        self.region, self.context, self.stage = region, context, stage
+        self.rules = [r for r in rules if _is_sound(r, context)]
+        self.agenda = Agenda(region, [r for r in self.rules if isinstance(r, Rule)], context.views, context.explain)
         self.bound = min(len(region.nodes) + SPARE_GENERATIONS, MAX_GENERATIONS)
 
     def run(self) -> None:
         """Sweep until nothing fires. That ends: only so often may rules feed on what they made (`_generation`)."""
-        while any([self._sweep(rule) for rule in self.rules]) and not self.context.exhausted:
+        while sum(self._sweep(rule) for rule in self.rules) and not self.context.exhausted:
             pass
 
     def _sweep(self, rule: Rule | GraphRule) -> int:
@@ -169,6 +177,17 @@ class _Driver:
         return lineage.generation
 
 
+def _is_sound(rule: Rule | GraphRule, context: Context) -> bool:
+    """Whether a rule's patterns can be made; when not, that is noted."""
+    try:
+        if isinstance(rule, Rule):
+            patterns_of(rule)
+    except RuleError as failure:
+        context.search(rule).refuse(failure, None)
+        return False
+    return True
+
+
 def rewrite_match(match: Match, context: Context, stage: str) -> list[Node] | None:
     """Prove one match and splice it in; a refusal is recorded and leaves the program as it was.
 
@@ -176,10 +195,12 @@ def rewrite_match(match: Match, context: Context, stage: str) -> list[Node] | No
         The new nodes; None for a refusal.
     """
     try:
-        admission = admit(match, context)
-    except Refuse as refusal:
-        context.search(match.rule).refuse(str(refusal), match.anchor)
+        with code_of(match.rule, "proof"):
+            admission = admit(match, context)
+    except (Refuse, InconclusiveDimensionOperation) as refusal:
+        context.search(match.rule).refuse(refusal, match.anchor)
         return None
+    context.instruments.tell("before_rewrite", match, admission.certificate, program=match.region.program)
     what, alive, source = _what(match), sum(n.live for n in match.nodes), match.source
     new = splice(match, admission.after, admission.first)
     gone = alive - sum(n.live for n in match.nodes)
@@ -189,6 +210,7 @@ def rewrite_match(match: Match, context: Context, stage: str) -> list[Node] | No
     row = Row(match.rule.name, stage, source, gone, len(new), admission.certificate, what=what)
     context.report.rows.append(row)
     context.sites.append((row, match.region))
+    context.instruments.tell("after_rewrite", row, new, program=match.region.program)
     return new
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import jax
 from jax.errors import InconclusiveDimensionOperation
 
+from ..errors import RuleError
 from ..ir.region import OUTPUT, Node, Region, Value
 from ..normalize import Cursor
 from ..normalize.cursor import PEEL
@@ -19,13 +20,14 @@ from ..normalize.flatten import open_head
 from .adapt import Plan
 from .align import align
 from .match import Match
-from .pattern import Pattern, exclusions_of, root_primitives
-from .rule import GraphRule
+from .pattern import SPELLED, Pattern, exclusions_of, patterns_of, root_primitives
+from .rule import Candidate, GraphRule, Rule, code_of
 from .search import Search
 from .settle import admitted, settle
 from .unify import OutOfSteps, Unifier
 
 MAX_WIDTH = 64  # users on one level of a climb
+MAX_STEPS_APART = 4  # equations between a node of one result and another result
 MAX_OTHERS = 8  # solutions with other numbers than the pattern's that are looked at per place
 
 
@@ -50,13 +52,30 @@ def find_at(anchor: Node, pattern: Pattern, region: Region, views: frozenset[str
             yield from _matches_at(root, pattern, region, views, search)
 
 
+def find(region: Region, rule: Rule, views: frozenset[str], search: Search) -> Iterator[Match]:
+    """Matches of a rule in one region (not in those below it), pattern by pattern in program order.
+
+    Args:
+        region: where to look.
+        rule: what to look for.
+        views: equations that may be used.
+        search: records what was met.
+    """
+    for pattern in patterns_of(rule):
+        names = SPELLED.get(pattern.anchor, (pattern.anchor,))
+        anchors = [n for name in names for n in region.by_primitive.get(name, ())]
+        for anchor in sorted(anchors, key=lambda n: n.position):
+            if anchor.live:
+                yield from find_at(anchor, pattern, region, views, search)
+
+
 def find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator[Match]:
     """Matches of a graph rule in one region (not in those below it)."""
 
     def refuse(why: str, node: Node) -> None:
         search.refuse(why, node)
 
-    for candidate in rule.find(region, refuse):
+    for candidate in _proposed(region, rule, refuse, search):
         search.tried += 1
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in candidate.inputs]
         stay = Plan(None, None, None, None)
@@ -66,6 +85,21 @@ def find_candidates(region: Region, rule: GraphRule, search: Search) -> Iterator
         )  # fmt: skip
         if admitted(match, search) is not None:
             yield match
+
+
+def _proposed(region: Region, rule: GraphRule, refuse, search: Search) -> Iterator[Candidate]:
+    """What the rule's own search yields, until it fails."""
+    try:
+        with code_of(rule, "find"):
+            found = iter(rule.find(region, refuse))
+        while True:
+            with code_of(rule, "find"):
+                candidate = next(found, None)
+            if candidate is None:
+                return
+            yield candidate
+    except RuleError as failure:
+        search.refuse(failure, None)
 
 
 def _roots_above(anchor: Node, pattern: Pattern) -> Iterator[Node]:
@@ -135,7 +169,11 @@ def _settled(u: Unifier, pattern: Pattern, region: Region, value: Value, search:
             match = settle(u, pattern, region, roots, search)
             if match is None:
                 continue
-            known_as = _excluded(pattern, q, u.views)
+            try:
+                known_as = _excluded(pattern, q, u.views)
+            except RuleError as failure:
+                search.refuse(failure, match.anchor)
+                continue
             if known_as is None:
                 yield len(u.other_numbers), match
             else:
@@ -181,4 +219,9 @@ def _candidates(u: Unifier, pattern: Pattern, output: Cursor) -> list[Value]:
         users = [n for v in level for n in v.uses if n is not OUTPUT and n.live]
         found.update({id(n): n for n in users if n.primitive in wanted})
         level = [v for n in users for v in n.outputs if n.primitive in PEEL]
+    level = [v for n in u.partners.values() for v in n.outputs]
+    for _ in range(MAX_STEPS_APART):
+        users = [n for v in level for n in v.uses if n is not OUTPUT and n.live][:MAX_WIDTH]
+        found.update({id(n): n for n in users if n.primitive in wanted})
+        level = [v for n in users for v in n.outputs]
     return [v for n in sorted(found.values(), key=lambda n: n.position) for v in n.outputs]

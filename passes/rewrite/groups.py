@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..ir.region import Value
 from ..normalize.flatten import Addend, Factor, fold_numbers, number_power, open_head, raised
 from ..normalize.terms import Add, Const, Leaf, Prod, Term, key
+from .mismatch import describe
 
 if TYPE_CHECKING:
     from .unify import Unifier
@@ -73,6 +74,10 @@ def _place_factors(u: Unifier, wanted: list[Factor], number: float, items: list[
         yield number
         return
     term, exponent = wanted[0]
+    if u.explain and items and all(e != exponent for _, e in items):
+        other, power = items[0]
+        head = describe(open_head(other, u.views))
+        u.fail(term, other, f"{head} to the power of {power:g}, not {exponent:g}")
     for i, (item, e) in enumerate(items):
         if e == exponent:
             rest = items[:i] + items[i + 1 :]

@@ -58,7 +58,11 @@ def _bind(u: Unifier, slot: int, p: Cursor, q: Cursor) -> Iterator[None]:
             if id(c.atom) in first and _moved_alike(seen[0].index, p.index, first[id(c.atom)], c.index)
         )
     if not levels:
-        u.fail(p, q, "another value than the one this argument is bound to" if seen else "no array of this region")
+        if seen:
+            made = q if q.node is not None else seen[0].levels[0]  # whichever of the two is computed
+            u.fail(p, made, "another value than the one this argument is bound to")
+        else:
+            u.fail(p, q, "no array of this region")
         return
     u.append(seen, Occurrence(p.index, levels))
     yield
@@ -116,13 +120,18 @@ def is_rounding(node: Node) -> bool:
 
 
 def _moved_alike(p_first, p_now, q_first, q_now) -> bool:
-    """Two reads of one argument are apart by the same offsets, and as wide, in the pattern and in the program."""
+    """Two reads of one argument are apart by the same offsets, and as wide, in the pattern and in the program.
 
-    def apart(a, b):
-        return sorted(j[0] - i[0] for i, j in zip(a, b) if j[0] != i[0])
+    Where no axis runs (taps), the program may count backwards: adapt.py turns the argument round.
+    """
+
+    def apart(a, b, sign=1):
+        return sorted(sign * (j[0] - i[0]) for i, j in zip(a, b) if j[0] != i[0])
 
     same_width = all(_span(a) == _span(b) for a, b in zip(q_first, q_now))
-    return same_width and apart(p_first, p_now) == apart(q_first, q_now)
+    backwards = all(not j[1] for i, j in zip(q_first, q_now) if j[0] != i[0])
+    steps = apart(p_first, p_now)
+    return same_width and (steps == apart(q_first, q_now) or (backwards and steps == apart(q_first, q_now, -1)))
 
 
 def _span(index: Index) -> int:

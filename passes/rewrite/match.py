@@ -12,7 +12,7 @@ from ..ir.jaxprs import SourceLine
 from ..ir.region import Node, Region, Value
 from .adapt import Plan
 from .pattern import Pattern
-from .rule import Candidate, GraphRule, Rule
+from .rule import Candidate, GraphRule, Rule, code_of
 
 
 @dataclass(eq=False)
@@ -59,7 +59,8 @@ class Match:
     def require_where(self, avals) -> None:
         """Hold the rule's `where` against argument types; Refuse when it does not hold."""
         if isinstance(self.variant, Pattern) and isinstance(self.rule, Rule) and self.rule.where is not None:
-            self.rule.where(*self.variant.arguments(avals), **self.params)
+            with code_of(self.rule, "where"):
+                self.rule.where(*self.variant.arguments(avals), **self.params)
 
     def flat(self, side: str) -> Callable[..., list]:
         """The rule's "before" or "after" as a function of flat arguments."""

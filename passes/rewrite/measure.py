@@ -14,6 +14,7 @@ from ..errors import Refuse
 from ..ir import jaxprs
 from .certificate import Claim
 from .reading64 import evaluate64, read64, widened
+from .under_vmap import as_under_vmap
 
 MAX_BYTES = 256 << 20  # inputs, outputs and temporaries of one measurement, as float64
 DEFAULT_TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -111,6 +112,8 @@ def measure(
 
 
 def _runner(closed, axis_sizes):
+    if axis_sizes:
+        closed = as_under_vmap(closed, axis_sizes)
     return lambda args: jax.jit(_under_axes(jaxprs.as_function(closed), axis_sizes))(*args)
 
 
@@ -118,6 +121,7 @@ def run64(closed, args, axis_sizes=None) -> Sequence[Any]:
     """The float64 reading of a program, under named axes where it has any (arguments then lead with the shards)."""
     if not axis_sizes:
         return read64(closed, args)
+    closed = as_under_vmap(closed, axis_sizes)
     with jax.enable_x64(True):
         return jax.jit(_under_axes(lambda *a: evaluate64(closed, a), axis_sizes))(*map(widened, args))
 

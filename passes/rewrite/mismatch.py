@@ -17,12 +17,18 @@ class Mismatch(NamedTuple):
         wanted: head of the pattern's term.
         found: head of the program's term, or why it does not do.
         node: where the program's term ends.
+        argument: when the pattern's term is an argument of `before`, its position among the flat ones.
     """
 
     depth: int
     wanted: str
     found: str
     node: Node | None
+    argument: int | None = None
+
+    def __str__(self) -> str:
+        where = f" ({self.node.source})" if self.node is not None else ""
+        return f"after {self.depth} matching terms: wanted {self.wanted}, found {self.found}{where}"
 
 
 _NAMES = {Prod: "a product", Add: "a sum", Sum: "a sum over an axis", Iota: "a position", Leaf: "an input"}

@@ -71,10 +71,8 @@ class Neighbourhood:
 
     def around(self, anchor: Node) -> Found | None:
         """The same neighbourhood around another node; None when that has another one."""
-        nodes, values, at = [anchor], [], 0
-        for primitive, params, ctx, nested, inputs, outputs in self.steps:
-            node = nodes[at]
-            at += 1
+        nodes, values = [anchor], []
+        for node, (primitive, params, ctx, nested, inputs, outputs) in zip(nodes, self.steps):  # nodes grow
             eqn = node.eqn
             if eqn.primitive is not primitive or len(node.inputs) != len(inputs) or eqn.ctx != ctx:
                 return None
@@ -147,7 +145,7 @@ def neighbourhood_of(anchor: Node, reads: Reads) -> tuple[Neighbourhood, Found] 
 
     Args:
         anchor: where the search started.
-        reads: the values whose makers and users were looked at. Those that no way from the anchor leads to do not count.
+        reads: the values whose makers and users were looked at; only those count that a way from the anchor leads to.
     """
     return _Survey(anchor, reads).result()
 

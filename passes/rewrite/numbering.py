@@ -5,13 +5,14 @@ Operand order of commutative operations, calls, names and no-ops do not count. E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir import jaxprs
 from ..ir.jaxprs import Literal
+from ..ir.nesting import returned
 from ..normalize.functions import params_key
 
 _COMMUTATIVE = {"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne", "add_any"}
@@ -35,14 +36,40 @@ class Numbering:
 
     def outputs(self, jaxpr, operands: Sequence[int]) -> list[int]:
         """Numbers of a jaxpr's results, given the numbers of its arguments."""
+        return returned(self._outputs(jaxpr, operands, {}))
+
+    def closed(self, jaxpr) -> tuple[int, ...]:
+        """A nested jaxpr by itself: its results' numbers over inputs of its own."""
+        return tuple(self.outputs(jaxpr, self._own_inputs(jaxpr)))
+
+    def _own_inputs(self, jaxpr) -> list[int]:
+        invars = jaxprs.open_jaxpr(jaxpr).invars
+        return [self._number(("inner input", i, str(v.aval))) for i, v in enumerate(invars)]
+
+    def _outputs(self, jaxpr, operands: Sequence[int], known: dict) -> Generator[Any, Any, list[int]]:
+        """The same; `known` has the results of nested jaxprs by their arguments, so that shared ones are read once."""
         body = jaxprs.open_jaxpr(jaxpr)
         env: dict[Any, int] = dict(zip(body.invars, operands, strict=True))
         for var, value in zip(body.constvars, jaxprs.consts_of(jaxpr)):
             env[var] = self._constant(value)
         for eqn in body.eqns:
             ids = [self._atom(a, env) for a in eqn.invars]
-            env.update(zip(eqn.outvars, self._equation(eqn, ids)))
+            if _is_seen_through(eqn, self.inline_ops):
+                inner = jaxprs.children(eqn)[0].jaxpr if eqn.primitive.name in _CALLS else eqn.params["jaxpr"]
+                numbers = yield self._nested(inner, ids, known)
+            else:
+                held = []
+                for child in jaxprs.children(eqn):
+                    held.append(tuple((yield self._nested(child.jaxpr, self._own_inputs(child.jaxpr), known))))
+                numbers = self._equation(eqn, ids, tuple(held))
+            env.update(zip(eqn.outvars, numbers))
         return [self._atom(a, env) for a in body.outvars]
+
+    def _nested(self, jaxpr, operands: list[int], known: dict) -> Generator[Any, Any, list[int]]:
+        key = (id(jaxpr), *operands)
+        if key not in known:
+            known[key] = yield self._outputs(jaxpr, operands, known)
+        return known[key]
 
     def _atom(self, atom, env) -> int:
         if type(atom) is Literal:
@@ -53,19 +80,14 @@ class Numbering:
         array = np.asarray(value)
         return self._number(("constant", str(array.dtype), array.shape, array.tobytes()))
 
-    def _equation(self, eqn, ids: list[int]) -> list[int]:
+    def _equation(self, eqn, ids: list[int], inner: tuple) -> list[int]:
         name, params = eqn.primitive.name, eqn.params
-        if name in _CALLS:
-            return self.outputs(jaxprs.children(eqn)[0].jaxpr, ids)
-        if self.inline_ops and hasattr(params.get("op"), "static"):
-            return self.outputs(params["jaxpr"], ids)
         if name in _TRANSPARENT or _is_noop(eqn):
             return [ids[0]]
         if name == "optimization_barrier":
             return ids
         if name in _COMMUTATIVE:
             ids = sorted(ids)
-        inner = tuple(self.closed(c.jaxpr) for c in jaxprs.children(eqn))
         if hasattr(params.get("op"), "static"):
             own: Any = params["op"]  # an Op means its reference, whichever implementation it may name
         else:
@@ -73,11 +95,9 @@ class Numbering:
         key = (name, own, inner, tuple(ids))
         return [self._number((key, i)) for i in range(len(eqn.outvars))]
 
-    def closed(self, jaxpr) -> tuple[int, ...]:
-        """A nested jaxpr by itself: its results' numbers over inputs of its own."""
-        body = jaxprs.open_jaxpr(jaxpr)
-        own = [self._number(("inner input", i, str(v.aval))) for i, v in enumerate(body.invars)]
-        return tuple(self.outputs(jaxpr, own))
+
+def _is_seen_through(eqn, inline_ops: bool) -> bool:
+    return eqn.primitive.name in _CALLS or (inline_ops and hasattr(eqn.params.get("op"), "static"))
 
 
 def _is_noop(eqn) -> bool:

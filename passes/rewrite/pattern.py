@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from ..ir import jaxprs
-from ..ir.region import Node, Program, Value
+from ..ir.region import OUTPUT, Node, Program, Region, Value
 from ..normalize import ALL, Cursor
+from ..normalize.contractions import MAX_TAPS, taps_met
 from ..normalize.cursor import PEEL
 from ..normalize.flatten import open_head
+from ..normalize.marks import literal_number
 from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
-from .rule import Case, Rule
+from .rule import Case, Rule, code_of
 
 # How common a primitive is in model code; the search starts at the rarest one of a pattern.
 _COMMON = {
@@ -34,12 +37,13 @@ SPELLED = {
     "square": ("square", "integer_pow", "mul", "pow"),
     "integer_pow": ("integer_pow", "square", "mul", "pow"),
     "div": ("div", "mul"),
-    "conv_general_dilated": ("conv_general_dilated", "add"),
+    "conv_general_dilated": ("conv_general_dilated", "add", "dot_general", "reduce_sum"),
     "add": ("add", "conv_general_dilated"),
     "reduce_sum": ("reduce_sum", "dot_general"),
     "dot_general": ("dot_general", "reduce_sum", "mul"),
 }
 _PRODUCTS = {"mul", "div", "neg", "square", "sqrt", "rsqrt", "integer_pow", "pow", "dot_general"}
+_MULTIPLIES = {"mul", "dot_general"}
 _SUMS = {"add", "sub", "add_any", "concatenate", "conv_general_dilated"}
 
 
@@ -70,23 +74,34 @@ class Pattern:
         self.anchor = _anchor(self.region.nodes)
         self.roots = root_primitives(self.outputs[0])
         self.strict_roots = {"dot_general"} if "reduce_sum" in self.roots else set()
+        self.addends = _addend_counts(self.region)
+        if self.addends and type(open_head(self.outputs[0], ALL)) is Add:
+            self.roots = self.roots | {"dot_general", "reduce_sum"}
+            self.strict_roots = {"dot_general"}
         self.height = 2 * _depth(self.region.outputs[0]) + 4
         self.climb = _computing_steps(self.region, self.anchor) + 2
         self.size = len(self.region.nodes)
-        self.addends = _addend_counts(self.region)
+        anchors = self.region.by_primitive.get(self.anchor, ())
+        self.feeds_products = self.anchor == "exp" and all(_feeds(n, _MULTIPLIES) for n in anchors)
 
     def plausible(self, root: Node) -> bool:
         """A cheap look at whether a node can be the root; unification decides."""
+        if root.primitive == "add" and self.addends and _goes_on(root):
+            return False
         if root.primitive != "dot_general" or "dot_general" in self.strict_roots:
             return True
-        (contracted, _), _ = root.params["dimension_numbers"]
-        return not contracted  # with nothing to sum it is a product
+        return not _contracts(root)  # with nothing to sum it is a product
 
     def plausible_anchor(self, node: Node) -> bool:
         """A cheap look at whether a node can be the anchor: shifted products must be as many as the pattern's taps."""
-        if node.primitive != "add" or self.anchor == "add":
+        if self.feeds_products and not _feeds(node, _MULTIPLIES):
+            return False
+        if not self.addends or (node.primitive == self.anchor and node.primitive != "conv_general_dilated"):
             return True
-        return _count_products(node, max(self.addends, default=0)) in self.addends
+        if not _one_weight_per_element(node):
+            return False
+        count = _count_products(node)
+        return count in self.addends or (count == 0 and node.primitive == "conv_general_dilated")
 
     def arguments(self, flat: Sequence[Any]) -> tuple:
         """Positional arguments of `before` from flat arrays."""
@@ -122,16 +137,22 @@ def patterns_of(rule: Rule) -> tuple[Pattern, ...]:
     """The rule's patterns, one per case that differs in structure."""
     out: dict[Any, Pattern] = {}
     for case in rule.cases:
-        pattern = Pattern(rule, case)
-        names = tuple(n.primitive for n in pattern.region.nodes)
-        out.setdefault((names, tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
+        with code_of(rule, "before"):
+            pattern = Pattern(rule, case)
+        out.setdefault((_primitives(pattern.region), tuple(_skeleton(o, 24) for o in pattern.outputs)), pattern)
     return tuple(sorted(out.values(), key=lambda p: -p.size))
+
+
+def _primitives(region: Region) -> tuple:
+    """Names of a region's primitives, with those in its loops."""
+    return tuple((n.primitive, *(_primitives(child) for child in n.children())) for n in region.nodes)
 
 
 @functools.lru_cache(maxsize=1024)
 def exclusions_of(rule: Rule) -> tuple[tuple[str, Pattern], ...]:
     """Patterns of what the rule leaves alone, with their names."""
-    return tuple((name, Pattern(rule, case, fn)) for name, fn in rule.unless.items() for case in rule.cases)
+    with code_of(rule, "unless"):
+        return tuple((name, Pattern(rule, case, fn)) for name, fn in rule.unless.items() for case in rule.cases)
 
 
 def _skeleton(term: Any, depth: int) -> Any:
@@ -181,38 +202,92 @@ def root_primitives(output: Cursor) -> set[str]:
 
 def _addend_counts(region) -> set[int]:
     """Numbers of addends of the sums in a pattern that a convolution stands for."""
-    counts = set()
-    for node in region.by_primitive.get("conv_general_dilated", ()):
-        head = open_head(Cursor.whole(node.outputs[0]), ALL)
-        if type(head) is Add:
-            counts.add(len(head.addends))
-    return counts
+    return {_count_products(node) for node in region.by_primitive.get("conv_general_dilated", ())} - {0}
 
 
-def _count_products(node: Node, most: int) -> int:
-    """Addends of a chain of additions when all of them are products, and `most` at most; 0 otherwise."""
+def _count_products(node: Node) -> int:
+    """Addends of a convolution, of a sum over an axis, or of a chain of additions of products; 0 otherwise."""
+    if node.primitive == "conv_general_dilated":
+        return taps_met(node)
+    if node.primitive == "dot_general":
+        (contracted, _), _ = node.params["dimension_numbers"]
+        return math.prod(node.inputs[0].aval.shape[d] for d in contracted)
+    if node.primitive == "reduce_sum":
+        return math.prod(node.inputs[0].aval.shape[d] for d in node.params["axes"])
+    return _count_added_products(node)
+
+
+def _count_added_products(node: Node) -> int:
     count, stack = 0, list(node.inputs)
     while stack:
         atom = stack.pop()
         while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
             atom = atom.node.inputs[0]
         maker = atom.node if type(atom) is Value else None
-        if maker is not None and maker.primitive == "add":
+        if maker is None:
+            if literal_number(atom) != 0:
+                return 0
+        elif maker.primitive == "add":
             stack += maker.inputs
-        elif maker is not None and _is_product(maker) and count < most:
+        elif maker.primitive == "mul" or (maker.primitive == "dot_general" and not _contracts(maker)):
             count += 1
         else:
+            return 0
+        if count > MAX_TAPS:
             return 0
     return count
 
 
-def _is_product(node: Node) -> bool:
-    """Whether a node multiplies and sums nothing."""
+def _contracts(node: Node) -> bool:
+    (contracted, _), _ = node.params["dimension_numbers"]
+    return bool(contracted)
+
+
+def _one_weight_per_element(node: Node) -> bool:
+    """Whether a product and sum could be a depthwise one: its weight has no axis that the other operand lacks."""
     if node.primitive == "dot_general":
-        (contracted, _), _ = node.params["dimension_numbers"]
-        shape = node.inputs[0].aval.shape
-        return all(shape[d] == 1 for d in contracted)
-    return node.primitive == "mul"
+        (contracted, _), (batch, _) = node.params["dimension_numbers"]
+        summed = len(contracted) + len(batch)
+        return bool(batch) and any(len(a.aval.shape) == summed for a in node.inputs)
+    return node.primitive != "reduce_sum" or _made_by(node.inputs[0], ("mul",))
+
+
+def _feeds(node: Node, primitives: set[str]) -> bool:
+    """Whether one of some primitives uses a node's result as it is, or moved."""
+    level = [node]
+    for current in level:  # grows by what only moves elements
+        if len(level) > MAX_TAPS:
+            return True
+        for user in (u for out in current.outputs for u in out.uses if u is not OUTPUT and u.live):
+            if user.primitive in primitives:
+                return True
+            if user.primitive in PEEL:
+                level.append(user)
+    return False
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether a sum is part of a longer one: another product is added to it."""
+    level = [node]
+    for current in level:  # grows by what only moves elements
+        if len(level) > MAX_TAPS:
+            return False
+        for user in current.outputs[0].uses:
+            if user is OUTPUT or not user.live:
+                continue
+            if user.primitive in PEEL:
+                level.append(user)
+            elif user.primitive == "add":
+                others = [a for a in user.inputs if a is not current.outputs[0]]
+                if any(_made_by(a, ("mul", "dot_general")) for a in others):
+                    return True
+    return False
+
+
+def _made_by(atom, primitives: tuple[str, ...]) -> bool:
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
+        atom = atom.node.inputs[0]
+    return type(atom) is Value and atom.node is not None and atom.node.primitive in primitives
 
 
 def _computing_steps(region, anchor: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.errors import InconclusiveDimensionOperation
 
-from ..errors import Refuse
+from ..errors import Refuse, RuleError
 from ..ir import jaxprs
 from ..ir.emit import emit
 from ..ir.region import Program, Value
@@ -45,6 +45,8 @@ class Proofs:
         if key not in self.claims:
             try:
                 self.claims[key] = _WORKER.submit(prove).result()
+            except RuleError:
+                raise  # no claim was disproved: the rule's own code failed
             except Refuse as refusal:
                 self.claims[key] = str(refusal)
         claim = self.claims[key]

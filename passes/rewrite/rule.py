@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import JaxspliceError
+from jax.errors import InconclusiveDimensionOperation
+
+from ..errors import JaxspliceError, RuleError, raised_by
 from ..errors import Refuse as Refuse  # re-exported: rules raise it
 
 STAGES = ("raise", "fuse", "place")
@@ -147,6 +150,8 @@ class Candidate:
         after: the same, better.
         key: hashable; equal for candidates whose functions are equal.
         small: argument types to measure with when the real ones are large.
+        sample: `sample(rng, axis_sizes, *avals)` -> valid arguments to measure with, named axes first; standard normals
+            when None.
     """
 
     roots: Sequence[Any]
@@ -155,6 +160,7 @@ class Candidate:
     after: Callable[..., list]
     key: tuple
     small: Sequence[Any] = ()
+    sample: Callable[..., list] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,3 +220,19 @@ def parameters(fn: Callable) -> tuple[list[str], list[str]]:
     if any(p.kind is p.VAR_POSITIONAL for p in found):
         positional.append("*")
     return positional, sorted(p.name for p in found if p.kind is p.KEYWORD_ONLY)
+
+
+@contextmanager
+def code_of(rule: Rule | GraphRule, part: str) -> Iterator[None]:
+    """Run a rule's own code inside this: what it raises, but for a lawful refusal, is a RuleError that names it.
+
+    Args:
+        rule: whose code it is.
+        part: "before", "after", "where", "find", "sample", "unless" or "proof".
+    """
+    try:
+        yield
+    except (JaxspliceError, InconclusiveDimensionOperation):
+        raise
+    except Exception as error:
+        raise RuleError(f"rule {rule.name}: its {part} failed: {raised_by(error)}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..errors import RuleError
 from ..ir.region import Node
 from .mismatch import Mismatch
 from .rule import GraphRule, Rule
@@ -12,19 +13,36 @@ from .rule import GraphRule, Rule
 
 @dataclass
 class Search:
-    """What a search for one rule met: counts, and (when explaining) the nearest misses."""
+    """What a search for one rule met: counts, and (when explaining) the nearest misses.
+
+    Args:
+        rule: what is searched for.
+        explain: keep near misses.
+        strict: raise when the rule's own code fails, instead of noting it.
+    """
 
     rule: Rule | GraphRule
     explain: bool = False
+    strict: bool = False
     tried: int = 0
-    refusals: list[tuple[str, Node]] = field(default_factory=list)
+    refusals: list[tuple[str, Node | None]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # of the rule's own code
 
-    def refuse(self, why: str, node: Node) -> None:
-        """Note a lawful no."""
-        self.refusals.append((why, node))
+    def refuse(self, why: str | Exception, node: Node | None) -> None:
+        """Note a lawful no, or that the rule's own code failed, at a node or (None) everywhere.
+
+        Raises:
+            RuleError: it failed, and `strict` is set.
+        """
+        sentence = (str(why).splitlines() or [repr(why)])[0]
+        if isinstance(why, RuleError):
+            if self.strict:
+                raise why
+            self.failures.append(sentence)
+        self.refusals.append((sentence, node))
 
     def standing(self) -> Counter:
         """Reason -> places that are still there: what a rewrite took in the end was not missed."""
-        places = {(why, id(node)) for why, node in self.refusals if node.live}
+        places = {(why, id(node)) for why, node in self.refusals if node is None or node.live}
         return Counter(why for why, _ in places)

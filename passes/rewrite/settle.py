@@ -82,7 +82,7 @@ def admitted(match: Match, search: Search) -> Match | None:
         match.nodes = covered(match.roots, match.inputs)
         refuse_escapes(match)
     except Refuse as refusal:
-        search.refuse(str(refusal), match.anchor)
+        search.refuse(refusal, match.anchor)
         return None
     return match
 

@@ -11,6 +11,7 @@ from ..ir import jaxprs
 from ..ir.check import same_signature
 from ..ir.region import Node, Value
 from .match import Match
+from .rule import code_of
 
 
 def trace_at(match: Match, side: str, scope: str | None = None):
@@ -34,7 +35,9 @@ def trace_at(match: Match, side: str, scope: str | None = None):
             return applied(*values)
 
     types = [v.aval for v in match.inputs]
-    closed = jaxprs.trace_at(match.anchor.origin, scoped if scope else applied, types, match.region.around.shard_maps)
+    traced, around = scoped if scope else applied, match.region.around.shard_maps
+    with code_of(match.rule, side):
+        closed = jaxprs.trace_at(match.anchor.origin, traced, types, around)
     try:
         same_signature([v.aval for v in match.roots], closed.out_avals, f"result of {match.rule.name}")
     except VerifyError as error:
@@ -52,13 +55,13 @@ def as_reference(closed):
     return jaxprs.rebuild(closed, eqns=eqns)
 
 
-def splice(match: Match, after, first: jaxprs.Eqn) -> list[Node]:
+def splice(match: Match, after, first: jaxprs.Eqn | None = None) -> list[Node]:
     """Replace a match by the closed jaxpr of `after`.
 
     Args:
         match: what to replace; its region is edited.
         after: closed jaxpr of the bound values.
-        first: the equation it was traced at; its equations move from there to the match's source.
+        first: the equation it was traced at; its equations move from there to the match's source. None leaves them.
 
     Returns:
         The new nodes. Covered nodes that something else still uses stay.
@@ -66,7 +69,7 @@ def splice(match: Match, after, first: jaxprs.Eqn) -> list[Node]:
     region, here = match.region, match.anchor.origin
     makers = [v.maker for v in match.roots if v.maker is not None]
     results, new = region.splice(after, match.inputs, min(makers, key=lambda n: n.position))
-    for node in new:
+    for node in new if first is not None else ():
         node.eqn = jaxprs.at_source(node.eqn, first, here)
     for root, result in zip(match.roots, results):
         _keep_name(root, result, new)

@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..ir.region import Node, Value
+from ..normalize import Cursor
 from ..normalize.flatten import open_head, whole_product, whole_sum
 from ..normalize.functions import same_number
 from ..normalize.index import Index, Label, labels_of, resolve
 from ..normalize.terms import Add, Along, Const, Fn, Iota, Leaf, Prod, Result, Sum, Term
+from ..normalize.written_out import written_out
 from . import groups, leaves, loops, operations
 from .mismatch import Mismatch, describe, node_of
 
@@ -67,7 +69,7 @@ class Unifier:
         self.trail: list = []
         self.steps = self.depth = 0
         self.best: Mismatch | None = None
-        self._explain = explain
+        self.explain = explain
 
     # ------------------------------------------------------------ state
     def set(self, table: dict, k, value) -> None:
@@ -93,8 +95,11 @@ class Unifier:
 
     def fail(self, p: Term, q: Term, why: str = "") -> None:
         """Note a dead end, when explaining."""
-        if self._explain and (self.best is None or self.depth >= self.best.depth):
-            self.best = Mismatch(self.depth, describe(p), why or describe(q), node_of(q))
+        if self.explain and (self.best is None or self.depth > self.best.depth):
+            argument = self.variables.get(p.atom) if type(p) is Cursor and type(p.atom) is Value else None
+            wanted, found = describe(p), why or describe(q)
+            found = f"{found} of another kind" if found == wanted else found
+            self.best = Mismatch(self.depth, wanted, found, node_of(q), argument)
 
     # ------------------------------------------------------------ search
     def unify(self, p: Term, q: Term) -> Iterator[None]:
@@ -120,6 +125,8 @@ class Unifier:
     def _heads(self, p: Term, q: Term) -> Iterator[None]:
         ph = open_head(p, self.views)
         kind = type(ph)
+        if self.fixed is None and kind in (Add, Prod) and ph.node is not None:
+            self._pair_nodes(ph, q)
         if kind is Leaf and type(ph.cursor.atom) is Value and ph.cursor.atom.role[0] == "input":
             match = loops.match_carry if ph.cursor.frame is not None else leaves.match_argument
             yield from match(self, ph.cursor, q)
@@ -137,10 +144,24 @@ class Unifier:
             yield from groups.match_product(self, whole_product(p, self.views), q)
         elif kind is Add and other in (Add, Prod):
             yield from groups.match_sum(self, whole_sum(p, self.views), q)
+        elif kind is Add and other is Sum and (addends := written_out(qh)) is not None:
+            yield from self._in_order(whole_sum(p, self.views), addends)
         elif kind is Add or kind is not other:
             self.fail(p, q)
         else:
             yield from _OPERATIONS[kind](self, ph, qh)
+
+    def _in_order(self, pattern: tuple[float, list], q: Add) -> Iterator[None]:
+        """A sum over an axis, written out: its addends stand in the order of the axis, as a convolution's taps do."""
+        constant, addends = pattern
+        if constant == 0.0 and len(addends) == len(q.addends) and all(c == 1.0 for c, _ in addends):
+            yield from self.all([(p, t) for (_, p), (_, t) in zip(addends, q.addends)])
+
+    def _pair_nodes(self, ph: Term, q: Term) -> None:
+        """Note which node plays a sum or a product of the pattern: another result may lie there or near it."""
+        node = node_of(open_head(q, self.views))
+        if node is not None:
+            self.set(self.partners, id(ph.node), node)
 
     # ------------------------------------------------------------ what the cases share
     def number(self, wanted: float, found: float) -> bool:

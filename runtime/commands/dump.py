@@ -8,7 +8,7 @@ from absl import flags
 
 from jaxsplice.passes.errors import JaxspliceError
 
-from .programs import define_args, define_rewriting, load_function, parse_arguments
+from .programs import define_args, define_rewriting, define_statistics, load_function, parse_arguments
 
 SUMMARY = "write any function's graph before and after, and the report"
 
@@ -21,6 +21,7 @@ def define(values: flags.FlagValues) -> None:
         "formats", ["txt", "json", "dot"], "Formats of the graphs: txt json dot graphml svg.", flag_values=values
     )
     define_rewriting(values)
+    define_statistics(values)
 
 
 def run(values: flags.FlagValues, words: list[str]) -> int:
@@ -37,5 +38,7 @@ def run(values: flags.FlagValues, words: list[str]) -> int:
     result = rewrite(trace(fn, *args), values.passes, values.target, values.verify)
     written = dump_result(result, Path(values.out), tuple(f".{f.lstrip('.')}" for f in values.formats))
     print(result.report)
+    if values.statistics:
+        print(f"\n{result.report.rule_table()}\n")
     print("wrote " + " ".join(str(path) for path in written))
     return 0

@@ -34,7 +34,12 @@ def run(values: flags.FlagValues, words: list[str]) -> int:
     model = load_model(values)
     prompts = prompts_of(values, model)
     generator = Generator(
-        model.params, model.config, optimized=values.optimized, passes=values.passes, target=values.target
+        model.params,
+        model.config,
+        optimized=values.optimized,
+        passes=values.passes,
+        target=values.target,
+        verify=values.verify,
     )
     options = {"sampler": sampler, "seed": values.seed, "stop": stop_ids(model)}
     if len(prompts) == 1:
@@ -47,9 +52,11 @@ def run(values: flags.FlagValues, words: list[str]) -> int:
 
 
 def stop_ids(model: Model) -> list[int]:
-    """The id that ends a text, when the configuration names one."""
+    """The ids that end a text, when the configuration names some."""
     end = getattr(model.config, "eos_token_id", None)
-    return [] if end is None else [end]
+    if end is None:
+        return []
+    return [end] if isinstance(end, int) else list(end)
 
 
 def stream_text(generator, model: Model, prompt: list[int], max_tokens: int, options: dict) -> list[int]:

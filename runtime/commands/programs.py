@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from absl import flags
 
 from jaxsplice.passes.errors import JaxspliceError
+from jaxsplice.passes.rewrite.rule import GraphRule, Rule
 
 _DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -34,6 +35,12 @@ def define_rewriting(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("verify", "auto", ["off", "auto", "strict"], "How rewrites are proved.", flag_values=values)
 
 
+def define_statistics(values: flags.FlagValues) -> None:
+    """The flag that asks for each rule's statistics."""
+    text = "Print what each rule tried, matched and refused, with all reasons and its seconds."
+    flags.DEFINE_bool("statistics", False, text, flag_values=values)
+
+
 def define_args(values: flags.FlagValues) -> None:
     """The flag that gives abstract arguments."""
     text = "Types, as in 'f32[8,128],bf16[128,256]', or module:function that returns the arguments."
@@ -52,14 +59,34 @@ def _in_a_line(error: Exception) -> str:
 
 
 def load_function(name: str) -> Callable:
-    """The object that `package.module:function` names; modules are looked for in the current folder as well.
+    """The function that `package.module:function` names; modules are looked for in the current folder as well.
 
     Raises:
         JaxspliceError: malformed, no such module, no such function, or not callable.
     """
+    found = load_object(name, "function", "jax.nn:silu")
+    if not callable(found):
+        raise JaxspliceError(f"{name} is a {type(found).__name__}, not a function")
+    return found
+
+
+def load_rule(name: str) -> Rule | GraphRule:
+    """The rule that `package.module:rule` names.
+
+    Raises:
+        JaxspliceError: malformed, no such module, no such object, or no rule.
+    """
+    found = load_object(name, "rule", "my_rules:rule")
+    if not isinstance(found, Rule | GraphRule):
+        raise JaxspliceError(f"{name} is a {type(found).__name__}, not a jaxsplice.Rule or GraphRule")
+    return found
+
+
+def load_object(name: str, kind: str, example: str) -> Any:
+    """What `package.module:path` names."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        raise JaxspliceError(f"{name!r} names no function: write package.module:function, as in jax.nn:silu")
+        raise JaxspliceError(f"{name!r} names no {kind}: write package.module:{kind}, as in {example}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -70,8 +97,6 @@ def load_function(name: str) -> Callable:
         if not hasattr(found, part):
             raise JaxspliceError(f"module {module_name!r} has no {path!r}")
         found = getattr(found, part)
-    if not callable(found):
-        raise JaxspliceError(f"{name} is a {type(found).__name__}, not a function")
     return found
 
 

@@ -11,7 +11,7 @@ from absl import flags
 from jaxsplice.models import qwen3_5
 
 from .models import Model, define_model, load_model, prompts_of
-from .programs import define_rewriting, refuse_words
+from .programs import define_rewriting, define_statistics, refuse_words
 
 SUMMARY = "run a model as it is and optimised, and compare"
 REPEATS = 5
@@ -21,6 +21,7 @@ def define(values: flags.FlagValues) -> None:
     """The command's flags."""
     define_model(values)
     define_rewriting(values)
+    define_statistics(values)
 
 
 def run(values: flags.FlagValues, words: list[str]) -> int:
@@ -43,7 +44,10 @@ def compare_prefill(model: Model, prompts: list[list[int]], values: flags.FlagVa
     fast = optimize(qwen3_5.forward, values.target, values.passes, values.verify, static_argnames=STATIC)
     reference = jax.jit(qwen3_5.forward, static_argnames=STATIC)
     call = lambda fn: fn(model.params, model.config, ids, None, mask)
-    print(fast.lower(model.params, model.config, ids, None, mask).report)
+    report = fast.lower(model.params, model.config, ids, None, mask).report
+    print(report)
+    if values.statistics:
+        print(f"\n{report.rule_table()}\n")
     expected, got = (np.asarray(call(fn)[0], np.float64) for fn in (reference, fast))
     if mask is not None:
         expected, got = expected[mask], got[mask]
@@ -73,7 +77,12 @@ def compare_tokens(model: Model, prompts: list[list[int]], values: flags.FlagVal
     results = []
     for name, optimized in (("reference", False), ("optimised", True)):
         generator = Generator(
-            model.params, model.config, optimized=optimized, passes=values.passes, target=values.target
+            model.params,
+            model.config,
+            optimized=optimized,
+            passes=values.passes,
+            target=values.target,
+            verify=values.verify,
         )
         results.append(generator.generate(prompts, values.max_tokens))
         print(f"{name}: {generator.timing}")

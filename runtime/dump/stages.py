@@ -8,33 +8,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxsplice.passes.errors import JaxspliceError, no_such
+from jaxsplice.passes.instrument import Instrument, Writer
 from jaxsplice.passes.ir.files import FORMATS, write_whole
 from jaxsplice.passes.ir.graph import Graph
 from jaxsplice.passes.ir.text import Diff, to_text
 
 if TYPE_CHECKING:
+    from jaxsplice.passes.pipeline import Pipeline
+    from jaxsplice.passes.report import Report
     from jaxsplice.runtime.rewrite import Result
 
 _RUNS = itertools.count()
 
 
-class StageDumps:
-    """Writes `00_before.txt`, `02_raise.txt`, ... and `report.txt` into a folder of its own per rewritten program."""
+class StageDumps(Instrument):
+    """Writes `00_before.txt`, `02_raise.txt`, ..., `pipeline.txt`, `report.txt` and `diff.txt`.
 
-    def __init__(self, folder: Path, graph: Graph, target):
-        self._folder = folder / f"{graph.name}_{next(_RUNS)}"
-        self._last, self._stage = to_text(graph, sources=True), 0
+    Every rewritten program gets a folder of its own.
+
+    Args:
+        folder: where those folders are made.
+    """
+
+    def __init__(self, folder: Path):
+        self._parent, self._stage = folder, 0
+
+    def start(self, pipeline: Pipeline, graph: Graph) -> None:
+        """Write the program as it is given, and what will run on it."""
+        self._folder = self._parent / f"{graph.name}_{next(_RUNS)}"
+        self._before, self._last = graph, to_text(graph, sources=True)
         try:
             self._write("before", self._last)
+            write_whole(self._folder / "pipeline.txt", f"{pipeline}\nhash {pipeline.hash}\n")
         except OSError as error:
             raise JaxspliceError(
-                f"cannot write dumps into {folder}: {error.strerror}; give a folder that can be written"
+                f"cannot write dumps into {self._parent}: {error.strerror}; give a folder that can be written"
             ) from error
 
-    def __call__(self, stage: str, graph: Graph) -> None:
+    def after_stage(self, stage: str, graph: Writer) -> None:
         """Write a stage's graph when it differs from the one before."""
         self._stage += 1
-        text = to_text(graph, sources=True)
+        text = to_text(graph(), sources=True)
         if text != self._last:
             self._write(re.sub(r"[^a-z0-9-]+", "_", stage).strip("_"), text)
             self._last = text
@@ -42,10 +56,10 @@ class StageDumps:
     def _write(self, name: str, text: str) -> None:
         write_whole(self._folder / f"{self._stage:02d}_{name}.txt", text + "\n")
 
-    def finish(self, result: Result) -> None:
+    def finish(self, graph: Graph, report: Report) -> None:
         """Write the report and the difference of first and last."""
-        write_whole(self._folder / "report.txt", f"{result.report}\n")
-        write_whole(self._folder / "diff.txt", f"{Diff(result.before, result.after)}\n")
+        write_whole(self._folder / "report.txt", f"{report}\n")
+        write_whole(self._folder / "diff.txt", f"{Diff(self._before, graph)}\n")
 
 
 def dump_result(result: Result, folder: Path, suffixes: tuple[str, ...] = (".txt", ".json", ".dot")) -> list[Path]:

@@ -11,6 +11,7 @@ from jaxsplice.kernels import Implementation as Implementation
 from jaxsplice.kernels import Op as Op
 from jaxsplice.kernels import Tolerance as Tolerance
 from jaxsplice.passes.errors import JaxspliceError as JaxspliceError
+from jaxsplice.passes.instrument import Instrument as Instrument
 from jaxsplice.passes.ir.graph import Graph as Graph
 from jaxsplice.passes.ir.text import Diff as Diff
 from jaxsplice.passes.ir.text import diff as diff
@@ -23,6 +24,8 @@ from jaxsplice.passes.rewrite.rule import GraphRule as GraphRule
 from jaxsplice.passes.rewrite.rule import NearMiss as NearMiss
 from jaxsplice.passes.rewrite.rule import Refuse as Refuse
 from jaxsplice.passes.rewrite.rule import Rule as Rule
+from jaxsplice.runtime.bisect import Culprit as Culprit
+from jaxsplice.runtime.bisect import bisect as bisect
 from jaxsplice.runtime.compile import Compiled as Compiled
 from jaxsplice.runtime.compile import compile as compile
 from jaxsplice.runtime.explain import Explanation as Explanation

@@ -131,4 +131,20 @@ def test_reports_that_have_many_reasons_show_the_commonest():
         report.statistics_of("sine").refusals[f"reason {i}"] = 10 - i
     lines = str(report).splitlines()
     assert lines[1:4] == [f"refused sine x{10 - i}: reason {i}" for i in range(3)]
-    assert lines[4] == "refused sine for 3 more reasons; report.statistics has all"
+    assert lines[4] == "refused sine for 3 more reasons; report.rule_table() has all"
+
+
+def test_statistics_of_every_rule_are_printed_on_demand():
+    def picky(x):
+        raise Refuse(f"{x.shape[0]} rows are too few " * 6)
+
+    rules = [rule_named("sine", jnp.sin, where=picky), rule_named("cosine", jnp.cos), rule_named("tangent", jnp.tan)]
+    report = report_of(lambda x: jnp.sin(x) + jnp.cos(x) * jnp.cos(x + 1.0), *rules)
+    head, *lines = report.rule_table().splitlines()
+    assert head.split() == ["rule", "tried", "matched", "refused", "seconds"]
+    rows = {line.split()[0]: line.split()[1:4] for line in lines if not line.startswith(" ")}
+    assert rows == {"sine": ["1", "0", "1"], "cosine": ["2", "2", "0"], "tangent": ["0", "0", "0"]}
+    assert "  1 x 4 rows are too few" in "\n".join(lines) and max(map(len, lines)) <= 80
+    seconds = [float(line.split()[-1]) for line in lines if not line.startswith(" ")]
+    assert seconds == sorted(seconds, reverse=True) and all(s >= 0 for s in seconds)
+    assert Report().rule_table() == head

@@ -18,6 +18,7 @@ from jaxsplice.runtime import cli
 MODULE = """
 import jax
 import jax.numpy as jnp
+import jaxsplice
 
 NUMBER = 3
 
@@ -32,6 +33,15 @@ def with_bias(x, a, b, c):
 
 def looks_at_values(x):
     return x if x.sum() > 0 else -x
+
+
+X = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+rule = jaxsplice.Rule(
+    "two-products",
+    before=lambda x, a, b: jnp.tanh(x @ a) * (x @ b),
+    after=lambda x, a, b: jnp.tanh(x @ a) * (x @ b),
+    cases=[jaxsplice.Case(X, jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((8, 16), jnp.float32))],
+)
 
 
 def arguments():

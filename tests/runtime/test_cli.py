@@ -67,7 +67,7 @@ def test_markdown_has_a_section_per_rule():
 def test_explain_says_where_it_matches(module):
     ran = jaxsplice("explain", f"{module}:gate", GATE, "--rule=swiglu")
     assert ran.code == 0 and ran.err == ""
-    assert re.match(rf"swiglu matches at \S+{module}\.py:9 \(gate\): .*dot_general.*\n    match exact", ran.out)
+    assert re.match(rf"swiglu matches at \S+{module}\.py:10 \(gate\): .*dot_general.*\n    match exact", ran.out)
 
 
 def test_explain_says_why_it_does_not(module):
@@ -75,6 +75,13 @@ def test_explain_says_why_it_does_not(module):
     assert ran.code == 0 and ran.err == ""
     first, reason = ran.out.splitlines()[:2]
     assert first.startswith("swiglu does not apply at ") and "wanted dot_general, found add" in reason
+
+
+def test_a_rule_of_ones_own_is_explained(module):
+    ran = jaxsplice("explain", f"{module}:gate", GATE, f"--rule={module}:rule")
+    assert ran.code == 0 and ran.err == "" and ran.out.startswith("two-products does not apply at ")
+    hint = "the activation is logistic (silu, sigmoid), the rule's is tanh: rule swiglu takes it"
+    assert ran.out.endswith(f"    hint: {hint}\n")
 
 
 def test_functions_may_lie_in_packages_and_objects():
@@ -99,16 +106,48 @@ def test_dump_takes_the_options_of_rewrite(module, tmp_path, flags, kept):
     assert ran.code == 0 and kept in ran.out
 
 
+def test_statistics_of_rules_are_printed_when_asked_for(module, tmp_path):
+    plain = jaxsplice("dump", f"{module}:gate", GATE, f"--out={tmp_path}")
+    asked = jaxsplice("dump", f"{module}:gate", GATE, f"--out={tmp_path}", "--statistics")
+    assert plain.code == asked.code == 0 and "tried" not in plain.out
+    assert re.search(r"^rule +tried +matched +refused +seconds$", asked.out, re.M)
+    assert re.search(r"^swiglu +\d+ +1 +0 +\d\.\d{4}$", asked.out, re.M)
+
+
+# ---------------------------------------------------------------- bisect
+def test_bisect_finds_the_rewrite_that_a_check_complains_of(module, tmp_path):
+    Path("checks_of_a_user.py").write_text(
+        "def no_swiglu(before, after):\n    return 'swiglu' not in after.primitives()\n"
+        "def numbers(before, after):\n    import numpy as np\n"
+        "    x = np.ones((4, 8), 'f4'), *2 * [np.ones((8, 16), 'f4')]\n"
+        "    np.testing.assert_allclose(after(*x), before(*x), rtol=1e-5)\n"
+    )
+    out = tmp_path / "culprit"
+    ran = jaxsplice("bisect", f"{module}:gate", GATE, "--check=checks_of_a_user:no_swiglu", f"--out={out}")
+    assert ran.code == 0 and ran.err == ""
+    assert re.match(rf"rewrite 1 of 1 breaks the check: rule swiglu at \S+{module}\.py:10 \(gate\)\n", ran.out)
+    assert "certificate: match exact" in ran.out and "check: it gave False" in ran.out
+    assert sorted(os.listdir(out)) == ["after.txt", "before.txt", "culprit.txt", "diff.txt"]
+    for check in ([], ["--check=checks_of_a_user:numbers"]):
+        ran = jaxsplice("bisect", f"{module}:gate", GATE, *check, f"--out={tmp_path / 'none'}")
+        assert (ran.code, ran.out, ran.err) == (0, "no rewrite breaks the check\n", "")
+    assert not (tmp_path / "none").exists()
+
+
 # ---------------------------------------------------------------- wrong use
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["rule"], 2, r"there is no command 'rule'\. Did you mean 'rules'\? Known: demo, dump"),
+        (["rule"], 2, r"there is no command 'rule'\. Did you mean 'rules'\? Known: bisect, demo, dump"),
         (["rules", "--mark"], 2, r"Unknown command line flag 'mark'"),
         (["rules", "swiglu"], 1, r"'swiglu' is not understood: this command takes --flags only, see --help"),
         (["explain"], 1, r"usage: jaxsplice explain package\.module:function --args="),
         (["explain", "{module}:gate"], 1, r"usage: jaxsplice explain"),
         (["dump", "{module}:gate", "{module}:gate", GATE], 1, r"usage: jaxsplice dump"),
+        (["bisect", "{module}:gate"], 1, r"usage: jaxsplice bisect package\.module:function --args="),
+        (["bisect", "{module}:gate", GATE, "--check={module}:nothing"], 1, r"module '{module}' has no 'nothing'"),
+        (["bisect", "{module}:gate", GATE, "--check={module}:NUMBER"], 1, r"{module}:NUMBER is a int, not a function"),
+        (["bisect", "{module}:gate", GATE, "--check={module}:gate"], 1, r"the check fails before any rewrite: TypeErr"),
         (["explain", "gate", GATE], 1, r"'gate' names no function: write package\.module:function"),
         (["explain", "no.such.module:f", GATE], 1, r"cannot import 'no\.such\.module'"),
         (["explain", "{module}:nothing", GATE], 1, r"module '{module}' has no 'nothing'"),
@@ -124,6 +163,8 @@ def test_dump_takes_the_options_of_rewrite(module, tmp_path, flags, kept):
             r"--args={module}:gate: called without arguments, it",
         ),
         (["explain", "{module}:gate", GATE, "--rule=swigl"], 1, r"there is no rule 'swigl'\. Did you mean 'swiglu'"),
+        (["explain", "{module}:gate", GATE, "--rule={module}:gate"], 1, r"{module}:gate is a function, not a jaxspl"),
+        (["explain", "{module}:gate", GATE, "--rule={module}:rul"], 1, r"module '{module}' has no 'rul'"),
         (["explain", "{module}:gate", GATE, "--limit=few"], 2, r"flag --limit=few: invalid"),
         (
             ["dump", "{module}:gate", GATE, "--passes=rais"],

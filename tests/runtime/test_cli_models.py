@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from jaxsplice.runtime import generate as generation
 from jaxsplice.runtime.commands import models
 
 from .command_line import jaxsplice, write_checkpoint
@@ -32,6 +33,20 @@ def test_generate_streams_a_continuation(checkpoint):
     assert re.fullmatch(r".*first calls [\d.]+ s \(tracing, proofs, compiling\)\n", ran.err), ran
     plain = generate(checkpoint, f"--prompt={PROMPT}", "--max_tokens=4", "--nooptimized")
     assert plain.out == ran.out
+
+
+@pytest.mark.parametrize("command", ["run", "generate"])
+def test_verify_reaches_the_rewriting(command, checkpoint, monkeypatch):
+    asked, real = [], generation.optimize
+
+    def watched(fn, target, passes, verify="auto", **options):
+        asked.append(verify)
+        return real(fn, target, "none", verify, **options)
+
+    monkeypatch.setattr(generation, "optimize", watched)
+    words = (f"--model={checkpoint}", "--ids=1,2", "--max_tokens=1", "--verify=strict", "--passes=none")
+    ran = jaxsplice(command, *words)
+    assert ran.code == 0 and "strict" in asked, ran
 
 
 def test_generate_continues_a_batch(checkpoint):

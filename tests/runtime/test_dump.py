@@ -12,6 +12,7 @@ import pytest
 import jaxsplice
 from jaxsplice import JaxspliceError
 from jaxsplice.runtime.dump import dump_result
+from jaxsplice.runtime.library import library
 
 X, A, B = np.ones((4, 8), np.float32), np.ones((8, 16), np.float32), np.ones((8, 16), np.float32)
 
@@ -71,9 +72,11 @@ def test_every_stage_that_changed_something_is_dumped(tmp_path):
     result = jaxsplice.rewrite(graph, "normalize,raise,fuse,lower,cleanup", "cpu", dump_dir=tmp_path)
     folder, names = stage_folder(tmp_path)
     assert folder.name.startswith("gate_")
-    assert names == ["00_before.txt", "02_raise.txt", "04_lower.txt", "diff.txt", "report.txt"]
+    assert names == ["00_before.txt", "02_raise.txt", "04_lower.txt", "diff.txt", "pipeline.txt", "report.txt"]
     assert "implementation=xla" in (folder / "04_lower.txt").read_text()
     assert (folder / "report.txt").read_text() == f"{result.report}\n"
+    text, line = (folder / "pipeline.txt").read_text().splitlines()
+    assert text == "normalize,raise,fuse,lower,cleanup" and line == f"hash {library().pipeline(text).hash}"
 
 
 def test_stages_with_options_have_names_that_are_files(tmp_path):
@@ -108,9 +111,10 @@ def test_a_rewrite_that_fails_leaves_what_it_had_seen(tmp_path):
         def run(self, graph, context):
             raise ZeroDivisionError("broken")
 
-    with pytest.raises(ZeroDivisionError):
-        jaxsplice.rewrite(jaxsplice.trace(gate, X, A, B), ["raise", Breaks("breaks")], dump_dir=tmp_path)
-    assert stage_folder(tmp_path)[1] == ["00_before.txt", "01_raise.txt"]
+    jaxsplice.rewrite(jaxsplice.trace(gate, X, A, B), ["raise", Breaks("breaks")], dump_dir=tmp_path)
+    crash, stages = sorted(tmp_path.iterdir(), key=lambda folder: "crash" not in folder.name)
+    assert sorted(os.listdir(stages))[:2] == ["00_before.txt", "01_raise.txt"]
+    assert crash.name.startswith("gate_crash_")
 
 
 # ---------------------------------------------------------------- save

@@ -9,6 +9,8 @@ import pytest
 
 from jaxsplice import JaxspliceError
 from jaxsplice.models import qwen3_5
+from jaxsplice.runtime.commands.generate import stop_ids
+from jaxsplice.runtime.commands.models import Model
 from jaxsplice.runtime.generate import Generator, Timing
 from jaxsplice.runtime.sampling import Sampler
 
@@ -122,3 +124,15 @@ def test_the_cache_has_the_models_type(model):
 def test_wrong_input_is_one_clear_error_before_anything_runs(generator, prompts, count, message):
     with pytest.raises(JaxspliceError, match=message):
         generator.generate(prompts, count)
+
+
+@pytest.mark.parametrize("verify", ["off", "strict"])
+def test_rewrites_are_proved_as_asked(model, verify):
+    assert Generator(*model, verify=verify)._run._options["verify"] == verify
+
+
+@pytest.mark.parametrize(("named", "ids"), [(None, []), (7, [7]), ((7, 9), [7, 9])])
+def test_all_ids_that_end_a_text_are_stops(model, named, ids):
+    params, config = model
+    config = dataclasses.replace(config, eos_token_id=named)
+    assert stop_ids(Model("model", params, config, None)) == ids

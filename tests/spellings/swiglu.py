@@ -215,7 +215,7 @@ NEAR_MISSES: NearMisses = {
     ),
     "relu squared": (
         lambda x, a, b: jnp.square(jax.nn.relu(x @ a)) * (x @ b), PLAIN,
-        "nothing in this program resembles",
+        "wanted logistic, found max",
     ),
     "bias on the gate": (
         lambda x, a, b, c: silu(x @ a + c) * (x @ b), (*PLAIN, normal(HIDDEN)),

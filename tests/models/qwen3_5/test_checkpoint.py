@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import stat
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,12 @@ def test_bfloat16_round_trip_of_the_stacked_form(oracle, tmp_path):
 def test_save_converts_to_a_type(moe_tiny, oracle, tmp_path):
     save(tmp_path / "saved", moe_tiny.params, moe_tiny.config, dtype=jnp.bfloat16)
     assert_same(load(tmp_path / "saved")[0], load(oracle.folder("moe_tiny"), dtype=jnp.bfloat16)[0])
+
+
+def test_saved_files_may_be_read_by_others(moe_tiny, tmp_path):
+    save(tmp_path / "saved", moe_tiny.params, moe_tiny.config, 200_000)
+    modes = {stat.S_IMODE(file.stat().st_mode) & 0o444 for file in (tmp_path / "saved").iterdir()}
+    assert modes == {0o444}
 
 
 def test_a_failed_save_leaves_no_checkpoint(moe_tiny, tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_the_same_value_twice_is_two_edges():
 def test_nodes_say_what_and_where_they_are():
     out = graph_of("scan_with_everything").to_networkx()
     by_name = {d["primitive"]: d for _, d in out.nodes(data=True)}
-    assert set(by_name["scan"]) == {"primitive", "kind", "region", "params", "source", "type"}
+    assert set(by_name["scan"]) == {"primitive", "kind", "region", "params", "source", "type", "certificate"}
     assert by_name["scan"]["kind"] == "loop" and "length=3" in by_name["scan"]["params"]
     assert programs.__file__ in by_name["scan"]["source"] and by_name["scan"]["type"] == "f32[4]"
     assert by_name["logistic"]["region"].startswith("/scan[") and "/jit[" in by_name["logistic"]["region"]

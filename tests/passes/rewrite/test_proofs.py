@@ -7,7 +7,7 @@ import pytest
 
 import jaxsplice
 from jaxsplice import Implementation, Op
-from jaxsplice.passes.errors import Refuse
+from jaxsplice.passes.errors import Refuse, RuleError
 from jaxsplice.passes.rewrite import measure
 from jaxsplice.passes.rewrite.certificate import EXACT, REASSOCIATED, Certificate, Claim
 from jaxsplice.passes.rewrite.prove import Proofs
@@ -104,6 +104,10 @@ def test_a_claim_is_made_at_first_need_only():
     assert len(calls) == 2
 
 
+def fail(error):
+    raise error
+
+
 def test_a_refusal_is_remembered_and_a_crash_is_not():
     proofs, calls = Proofs(), []
 
@@ -115,6 +119,9 @@ def test_a_refusal_is_remembered_and_a_crash_is_not():
         with pytest.raises(Refuse, match="no way"):
             proofs.once("key", refuses)
     assert len(calls) == 1
+    for _ in range(2):
+        with pytest.raises(RuleError):
+            proofs.once("rule", lambda: fail(RuleError("its where failed")))
     with pytest.raises(ZeroDivisionError):
         proofs.once("crash", lambda: 1 / 0)
     assert proofs.once("crash", lambda: EXACT) is EXACT
