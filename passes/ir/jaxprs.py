@@ -281,21 +281,23 @@ def context_of(eqn: Eqn):
         yield
 
 
-def at_source(eqn: Eqn, first: Eqn, here: Eqn) -> Eqn:
+def at_source(eqn: Eqn, first: Eqn, here: Eqn, made: bool = False) -> Eqn:
     """An equation that was traced at one equation's source, moved to another's: its line and its name stack.
 
     Args:
         eqn: the equation.
         first: the equation it was traced at.
         here: the equation whose source it gets.
+        made: a rewrite made `here`: its scope, the last of the stack, gives way.
 
     Returns:
         The same equation when both sources are one.
     """
     old, new = first.source_info, here.source_info
-    if first is here or (old.traceback is new.traceback and old.name_stack == new.name_stack):
+    if not made and (first is here or (old.traceback is new.traceback and old.name_stack == new.name_stack)):
         return eqn
-    own = new.name_stack + eqn.source_info.name_stack[len(old.name_stack) :]
+    around = new.name_stack[: len(new.name_stack) - 1] if made and len(new.name_stack) else new.name_stack
+    own = around + eqn.source_info.name_stack[len(old.name_stack) :]
     return eqn.replace(source_info=eqn.source_info.replace(traceback=new.traceback, name_stack=own))
 
 

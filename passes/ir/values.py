@@ -98,7 +98,8 @@ class Node:
         self.outputs: list[Value] = []
         self.live = True
         self.regions: list[Region] | None = None
-        self.certificate = self.lineage = None  # of a spliced node: its proof, and the rewrites that led to it
+        self.certificate: Any = None  # of a spliced node: its proof
+        self.lineage: Any = None  # of a spliced node: the rewrites that led to it
         self.spliced = self.rewired = False  # put there by a rewrite; reads other variables than its equation names
 
     @property

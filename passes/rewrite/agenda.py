@@ -82,10 +82,15 @@ class Agenda:
 
     def _know(self, place: Place) -> None:
         """See whether something is known by now about a place that waits for all patterns."""
-        place.template, place.found = (None, None) if self.explain else self.memory.recall(place.anchor)
-        if place.template is None:
+        if self.explain:
             return
+        was_known = place.template is not None
+        place.template, place.found = self.memory.recall(place.anchor)
         patterns = self.table[place.anchor.eqn.primitive.name]
+        if place.template is None:
+            for pattern in patterns if was_known else ():  # it became a new kind of place
+                self.waiting.setdefault(pattern, {})[place.anchor] = place
+            return
         still = set(place.template.open_among(patterns))
         for pattern in patterns:
             if pattern not in still and pattern in self.waiting:
@@ -122,20 +127,25 @@ class Agenda:
     # ------------------------------------------------------------ one place
     def matches(self, place: Place, pattern: Pattern, search: Search) -> Iterator[Match]:
         """Matches of a pattern at a place, remembered or searched for; the caller may rewrite between two of them."""
-        if place.found is None or pattern not in place.template.outcomes or self._is_stale(place):
+        if self._outcome(place, pattern) is None or self._is_stale(place):
             self._know(place)
-        outcome = place.template.outcomes.get(pattern) if place.template is not None else None
-        if outcome is None:
+        outcome = self._outcome(place, pattern)
+        if outcome is None or place.found is None:
             yield from self._searched(place, pattern, search)
         else:
-            yield from self._remembered(place, pattern, outcome, search)
+            yield from self._remembered(place, place.found, pattern, outcome, search)
+
+    def _outcome(self, place: Place, pattern: Pattern) -> Outcome | None:
+        return place.template.outcomes.get(pattern) if place.template is not None else None
 
     def _is_stale(self, place: Place) -> bool:
         edited = self.region.edited
-        return bool(edited) and not place.found.everything.isdisjoint(edited)
+        return bool(edited) and place.found is not None and not place.found.everything.isdisjoint(edited)
 
-    def _remembered(self, place: Place, pattern: Pattern, outcome: Outcome, search: Search) -> Iterator[Match]:
-        found, anchor = place.found, place.anchor
+    def _remembered(
+        self, place: Place, found: Found, pattern: Pattern, outcome: Outcome, search: Search
+    ) -> Iterator[Match]:
+        anchor = place.anchor
         search.tried += outcome.tried
         for event in outcome.events:
             if isinstance(event, Refused):
@@ -144,7 +154,7 @@ class Agenda:
             try:
                 match = event.at(found, self.region)
             except Refuse as refusal:
-                search.refuse(str(refusal), found.values[event.roots[0]].maker)
+                search.refuse(refusal, found.values[event.roots[0]].maker)
                 self._hold(place, pattern)
                 continue
             yield match

@@ -57,7 +57,7 @@ def refuse_cycle(nodes: Sequence[Node], roots: Sequence[Value], inputs: Sequence
         value = stack.pop()
         if id(value) in root_ids or (id(value.maker) in inside and id(value) in root_ids):
             raise Refuse("an input of it depends on one of its results")
-        for a in value.maker.inputs:
+        for a in value.maker.inputs if value.maker is not None else ():
             if type(a) is Value and a.maker is not None and id(a) not in seen and a.maker.position >= first:
                 seen.add(id(a))
                 stack.append(a)

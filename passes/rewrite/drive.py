@@ -25,7 +25,7 @@ from .rule import GraphRule, Rule, code_of
 from .search import Search
 from .splice import splice
 
-SPARE_GENERATIONS, MAX_GENERATIONS = 16, 20_000  # how often rules may feed on what rules made, without shrinking it
+SPARE_GENERATIONS, MAX_GENERATIONS = 16, 5_000  # how often rules may feed on what rules made, without shrinking it
 
 
 @dataclass
@@ -105,6 +105,7 @@ class _Driver:
         self.region, self.context, self.stage = region, context, stage
         self.rules = [r for r in rules if _is_sound(r, context)]
         self.agenda = Agenda(region, [r for r in self.rules if isinstance(r, Rule)], context.views, context.explain)
+        self.followed: set[str] = set()  # rules whose first result, no smaller than what it took, was followed
         self.bound = min(len(region.nodes) + SPARE_GENERATIONS, MAX_GENERATIONS)
 
     def run(self) -> None:
@@ -150,7 +151,11 @@ class _Driver:
         new = rewrite_match(match, self.context, self.stage)
         if new is None:
             return 0
-        return 1 + (self._follow(new) if self._generation(new) > 1 else 0)
+        generation, name = self._generation(new), match.rule.name
+        if generation == 0 or (generation == 1 and name in self.followed):
+            return 1
+        self.followed.add(name)
+        return 1 + self._follow(new)
 
     def _follow(self, new: list[Node]) -> int:
         """Where rules feed on what rules made, see at once where that leads, before it is done everywhere."""
@@ -158,14 +163,16 @@ class _Driver:
         while stack:
             node = stack.pop()
             for pattern in self.agenda.table.get(node.primitive, ()):
+                if not node.live or self.context.exhausted:
+                    break
                 for match in self.agenda.matches(Place(node), pattern, self.context.search(pattern.rule)):
                     made = rewrite_match(match, self.context, self.stage)
                     if made is not None:
                         self._generation(made)
                         stack += made
                         count += 1
-                if not node.live or self.context.exhausted:
-                    break
+                    if self.context.exhausted:
+                        break
         return count
 
     def _generation(self, new: list[Node]) -> int:

@@ -113,7 +113,7 @@ class Memory:
 
     def recall(self, anchor: Node) -> tuple[Template | None, Found | None]:
         """The template whose neighbourhood is found around a node, and where."""
-        templates = self._templates.get(_key(anchor), ())
+        templates = self._templates.get(_key(anchor), [])
         for i, template in enumerate(templates):
             found = template.neighbourhood.around(anchor)
             if found is not None:

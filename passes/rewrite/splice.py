@@ -69,8 +69,9 @@ def splice(match: Match, after, first: jaxprs.Eqn | None = None) -> list[Node]:
     region, here = match.region, match.anchor.origin
     makers = [v.maker for v in match.roots if v.maker is not None]
     results, new = region.splice(after, match.inputs, min(makers, key=lambda n: n.position))
-    for node in new if first is not None else ():
-        node.eqn = jaxprs.at_source(node.eqn, first, here)
+    if first is not None:
+        for node in new:
+            node.eqn = jaxprs.at_source(node.eqn, first, here, match.anchor.spliced)
     for root, result in zip(match.roots, results):
         _keep_name(root, result, new)
         region.redirect(root, result)
