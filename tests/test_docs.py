@@ -68,7 +68,15 @@ def run_command(words: list[str], folder: Path) -> None:
     assert ran.returncode == 0, f"jaxsplice {shlex.join(words)} failed:\n{ran.stdout}{ran.stderr}"
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=shown)
+def pages_by_time():
+    """Pages with code; those that run a whole model for a minute are for the slow set."""
+    return [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem == "5-a-model" else [], id=shown(page))
+        for page in WITH_CODE
+    ]
+
+
+@pytest.mark.parametrize("page", pages_by_time())
 def test_code_and_commands_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..errors import Refuse
 from ..ir.region import Node, Region
 from ..ir.values import Reads, watch
 from .find import find_at
 from .match import Match
-from .pattern import SPELLED, Pattern, patterns_of
+from .pattern import SPELLED, Pattern, could_be_taps, patterns_of
 from .recall import Found, Memory, Outcome, Recipe, Refused, Template, memory_of, recipe_of
 from .rule import Rule
 from .search import Search
@@ -36,15 +37,28 @@ class Place:
         self.found: Found | None = None
 
 
+class Anchored(NamedTuple):
+    """Where the patterns of some rules can be found from.
+
+    Args:
+        patterns: primitive -> patterns, in the order in which they are tried.
+        taps: primitives at which all of them are convolutions, written out.
+    """
+
+    patterns: dict[str, tuple[Pattern, ...]]
+    taps: frozenset[str]
+
+
 @functools.lru_cache(maxsize=256)
-def anchored(rules: tuple[Rule, ...]) -> dict[str, tuple[Pattern, ...]]:
-    """Primitive -> the patterns of some rules that can be found from there, in the order in which they are tried."""
+def anchored(rules: tuple[Rule, ...]) -> Anchored:
+    """Where to look for the patterns of some rules."""
     table: dict[str, list[Pattern]] = {}
     for rule in rules:
         for pattern in patterns_of(rule):
             for name in dict.fromkeys(SPELLED.get(pattern.anchor, (pattern.anchor,))):
                 table.setdefault(name, []).append(pattern)
-    return {name: tuple(patterns) for name, patterns in table.items()}
+    taps = (name for name, patterns in table.items() if all(p.addends and p.anchor != name for p in patterns))
+    return Anchored({name: tuple(patterns) for name, patterns in table.items()}, frozenset(taps))
 
 
 class Agenda:
@@ -59,7 +73,7 @@ class Agenda:
 
     def __init__(self, region: Region, rules: Sequence[Rule], views: frozenset[str], explain: bool = False):
         self.region, self.views, self.explain = region, views, explain
-        self.table = anchored(tuple(rules))
+        self.table, self.taps = anchored(tuple(rules))
         self.memory: Memory = memory_of(views, region.around)
         self.places: dict[Node, Place] = {}
         self.waiting: dict[Pattern, dict[Node, Place]] = {}
@@ -74,6 +88,8 @@ class Agenda:
     def _look(self, place: Place) -> None:
         """See what is known about a place, and let it wait for the patterns that may have something there."""
         anchor = place.anchor
+        if anchor.primitive in self.taps and not self.explain and not could_be_taps(anchor):
+            return
         place.template, place.found = (None, None) if self.explain else self.memory.recall(anchor)
         self.places[anchor] = place
         patterns = self.table[anchor.eqn.primitive.name]
@@ -117,6 +133,9 @@ class Agenda:
                 self._look(place)
         for node in self.region.nodes[self._seen :]:
             if node.live and node.primitive in self.table and node not in self.places:
+                self._look(Place(node))
+        for node in edited:
+            if type(node) is Node and node.live and node.primitive in self.taps and node not in self.places:
                 self._look(Place(node))
         self._seen = len(self.region.nodes)
         for pattern, places in self.held.items():

@@ -205,6 +205,11 @@ def _addend_counts(region) -> set[int]:
     return {_count_products(node) for node in region.by_primitive.get("conv_general_dilated", ())} - {0}
 
 
+def could_be_taps(node: Node) -> bool:
+    """A cheap look at whether a sum could be a short convolution written out."""
+    return _one_weight_per_element(node) and _count_products(node) > 0
+
+
 def _count_products(node: Node) -> int:
     """Addends of a convolution, of a sum over an axis, or of a chain of additions of products; 0 otherwise."""
     if node.primitive == "conv_general_dilated":

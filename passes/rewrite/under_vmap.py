@@ -28,7 +28,7 @@ def as_under_vmap(closed, axis_sizes: dict[str, int]):
                 queue += [r for r in node.children() if r not in queue]
                 continue
             inner = jaxprs.trace_flat(lambda x, n=node, f=respelled: [f(x, n)], [node.inputs[0].aval], axis_sizes)
-            (new,), _ = region.splice(inner, node.inputs, node.position)
+            (new,), _ = region.splice(inner, node.inputs, node)
             region.redirect(node.outputs[0], new)
             region.kill(node)
             found = True

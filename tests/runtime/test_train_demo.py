@@ -44,6 +44,7 @@ def trained(tmp_path_factory):
     return folder, printed.getvalue()
 
 
+@pytest.mark.slow
 def test_three_steps_write_a_checkpoint_that_loads(trained):
     folder, _ = trained
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
@@ -58,6 +59,7 @@ def test_three_steps_write_a_checkpoint_that_loads(trained):
     assert tokenizer.get_vocab_size() == config.vocab_size == 300
 
 
+@pytest.mark.slow
 def test_the_script_says_what_was_rewritten_and_how_well_it_predicts(trained):
     _, printed = trained
     assert "3 router-top-k" not in printed and "2 router-top-k" in printed
@@ -174,6 +176,7 @@ def test_the_shipped_checkpoint_predicts_text_it_has_not_seen(shipped):
     assert float(entropy) < UNSEEN_BOUND < np.log(config.vocab_size) - 1.5
 
 
+@pytest.mark.slow
 def test_optimised_and_reference_write_the_same(shipped):
     params, config, tokenizer = shipped
     prompt = tokenizer.encode("The with statement is used to wrap").ids
