@@ -211,11 +211,14 @@ def is_pristine(node: Node) -> bool:
 
 
 def _same_literal(a: Literal, b: Literal) -> bool:
-    if a is b:
-        return True
-    if np.ndim(a.val) or np.ndim(b.val) or a.aval != b.aval:
+    x, y = a.val, b.val
+    if a is b or x is y:
+        return a.aval == b.aval
+    if type(x) is not type(y) or a.aval != b.aval:
         return False
-    return bool(a.val == b.val) and (bool(a.val) or str(a.val) == str(b.val))  # 0.0 is not -0.0
+    if hasattr(x, "tobytes"):
+        return x.tobytes() == y.tobytes()  # 0.0 is not -0.0
+    return bool(x == y) and str(x) == str(y)
 
 
 def _same_role(a: tuple, b: tuple) -> bool:

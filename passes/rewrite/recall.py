@@ -158,21 +158,22 @@ class Memory:
         return template, found
 
 
+_DOWN, _UP = 3, 2  # equations around an anchor that a first look takes in
+
+
 def _key(anchor: Node) -> tuple:
-    """A first look: the primitives around a node, two equations down and one up."""
-    key: list[Any] = [anchor.eqn.primitive]
-    for a in anchor.inputs:
-        maker = a.maker if type(a) is Value else None
-        if maker is None:
-            key.append(None)
-            continue
-        key.append(maker.eqn.primitive)
-        for b in maker.inputs:
-            inner = b.maker if type(b) is Value else None
-            key.append(None if inner is None else inner.eqn.primitive)
-    for out in anchor.outputs:
-        key += [u.eqn.primitive for u in out.users if u.live and u is not OUTPUT]
-    return tuple(key)
+    """A first look: the primitives around a node."""
+    key: list[Any] = []
+    level = [anchor]
+    for _ in range(_DOWN):
+        level = [a.maker for n in level for a in n.inputs if type(a) is Value and a.maker is not None]
+        key += [n.eqn.primitive for n in level]
+        key.append(len(level))
+    level = [anchor]
+    for _ in range(_UP):
+        level = [u for n in level[:8] for o in n.outputs for u in o.users if u.live and u is not OUTPUT]
+        key += [n.eqn.primitive for n in level[:8]]
+    return (anchor.eqn.primitive, *key)
 
 
 _MEMORIES: dict[tuple[frozenset[str], Surroundings], Memory] = {}
