@@ -188,7 +188,8 @@ class Agenda:
 
     def _searched(self, place: Place, pattern: Pattern, search: Search) -> Iterator[Match]:
         """Search, and remember what was found; what was looked at is noted while the search itself runs."""
-        reads, tried, refusals, failures = Reads(), search.tried, len(search.refusals), len(search.failures)
+        reads, tried, refusals = Reads(), search.tried, len(search.refusals)
+        own_code = len(search.failures), search.conditional
         lesson = _Lesson(self.memory, place, pattern, None if self.explain else reads)
         running = find_at(place.anchor, pattern, self.region, self.views, search)
         while True:
@@ -197,8 +198,8 @@ class Agenda:
                 match = next(running, None)
             finally:
                 watch(before)
-            if len(search.failures) > failures:
-                lesson.reads = None  # the rule's own code failed, which says nothing of the place
+            if (len(search.failures), search.conditional) != own_code:
+                lesson.reads = None  # the rule's own code said no, which may depend on more than the place
             lesson.note(search.refusals[refusals:], match, search.tried - tried)
             refusals = len(search.refusals)
             if match is None:

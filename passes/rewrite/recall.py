@@ -51,7 +51,7 @@ class Recipe:
         """The match at a place.
 
         Raises:
-            Refuse: what lies outside of it forbids it.
+            Refuse: the rule's `where`, or what lies outside of it, forbids it.
         """
         nodes, values = found.nodes, found.values
         match = replace(
@@ -62,6 +62,7 @@ class Recipe:
             nodes=[nodes[i] for i in self.nodes],
             recipe=self,
         )
+        match.require_where(match.avals)
         if len(match.roots) > 1:
             refuse_cycle(match.nodes, match.roots, match.inputs)
         refuse_escapes(match)

@@ -27,6 +27,7 @@ class Search:
     tried: int = 0
     refusals: list[tuple[str, Node | None]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
+    conditional: int = 0  # refusals by a rule's own `where`, which may say otherwise another time
     failures: list[str] = field(default_factory=list)  # of the rule's own code
 
     def refuse(self, why: str | Exception, node: Node | None) -> None:

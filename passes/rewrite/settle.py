@@ -79,6 +79,11 @@ def admitted(match: Match, search: Search) -> Match | None:
     """The rule's own conditions, the cover of the match, and what else uses its inside."""
     try:
         match.require_where(match.avals)
+    except Refuse as refusal:
+        search.conditional += 1
+        search.refuse(refusal, match.anchor)
+        return None
+    try:
         match.nodes = covered(match.roots, match.inputs)
         refuse_escapes(match)
     except Refuse as refusal:

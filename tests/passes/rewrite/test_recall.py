@@ -120,6 +120,26 @@ def test_an_odd_layer_among_equal_ones_is_left_alone(odd):
     np.testing.assert_allclose(result(X), fn(X), rtol=1e-4)
 
 
+def test_what_a_where_says_is_not_remembered():
+    allowed = True
+
+    def where(x):
+        if not allowed:
+            raise jaxsplice.Refuse("not now")
+
+    shape = jax.ShapeDtypeStruct((3, 4), jnp.float32)
+    rule = jaxsplice.Rule(
+        "twice",
+        lambda x: jnp.sin(x) * 2.0,
+        lambda x: jnp.sin(x) + jnp.sin(x),
+        where=where,
+        cases=[jaxsplice.Case(shape)],
+    )
+    fn = layers(3, lambda x: jnp.sin(x) * 2.0)
+    for allowed in (True, False, True, False):
+        assert rewritten(fn, [rule]).report.counts == ({"twice": 3} if allowed else {})
+
+
 # ---------------------------------------------------------------- neighbourhoods
 def last_node(fn, *args):
     return Program(jax.make_jaxpr(fn)(*args)).root.nodes[-1]
