@@ -16,7 +16,7 @@ from ..ir.values import Reads, watch
 from .find import find_at
 from .match import Match
 from .pattern import SPELLED, Pattern, could_be_taps, patterns_of
-from .recall import Found, Memory, Outcome, Recipe, Refused, Template, memory_of, recipe_of
+from .recall import Declined, Found, Memory, Outcome, Recipe, Refused, Template, bare, memory_of, recipe_of
 from .rule import Rule
 from .search import Search
 
@@ -170,6 +170,11 @@ class Agenda:
             if isinstance(event, Refused):
                 search.refuse(event.why, found.nodes[event.node])
                 continue
+            if isinstance(event, Declined):
+                if event.holds():
+                    continue
+                yield from find_at(anchor, pattern, self.region, self.views, search)
+                return
             try:
                 match = event.at(found, self.region)
             except Refuse as refusal:
@@ -189,7 +194,7 @@ class Agenda:
     def _searched(self, place: Place, pattern: Pattern, search: Search) -> Iterator[Match]:
         """Search, and remember what was found; what was looked at is noted while the search itself runs."""
         reads, tried, refusals = Reads(), search.tried, len(search.refusals)
-        own_code = len(search.failures), search.conditional
+        failures, declined = len(search.failures), len(search.declined)
         lesson = _Lesson(self.memory, place, pattern, None if self.explain else reads)
         running = find_at(place.anchor, pattern, self.region, self.views, search)
         while True:
@@ -198,8 +203,10 @@ class Agenda:
                 match = next(running, None)
             finally:
                 watch(before)
-            if (len(search.failures), search.conditional) != own_code:
-                lesson.reads = None  # the rule's own code said no, which may depend on more than the place
+            if len(search.failures) > failures:
+                lesson.reads = None  # the rule's own code failed, which says nothing of the place
+            lesson.events += [(Declined(bare(m)),) for m in search.declined[declined:]]
+            declined = len(search.declined)
             lesson.note(search.refusals[refusals:], match, search.tried - tried)
             refusals = len(search.refusals)
             if match is None:
@@ -245,9 +252,11 @@ class _Lesson:
         self.place.template, self.place.found = template, found
         self.known = learned
 
-    def _event(self, event: tuple, found: Found) -> Refused | Recipe | None:
+    def _event(self, event: tuple, found: Found) -> Refused | Declined | Recipe | None:
         if len(event) == 1:
             (match,) = event
+            if isinstance(match, Declined):
+                return match
             made = recipe_of(match, found)
             if made is not None and match.recipe is not None:
                 made.admissions = match.recipe.admissions

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ..errors import Refuse
 from ..ir.region import OUTPUT, Node, Region, Surroundings, Value
 from ..ir.values import Reads
 from .cover import refuse_cycle, refuse_escapes
@@ -26,6 +27,20 @@ class Refused(NamedTuple):
 
     why: str
     node: int
+
+
+class Declined(NamedTuple):
+    """A match that the rule's own `where` declined; it is asked again at every place."""
+
+    match: Match
+
+    def holds(self) -> bool:
+        """Whether it declines still."""
+        try:
+            self.match.require_where(self.match.avals)
+        except Refuse:
+            return True
+        return False
 
 
 @dataclass(eq=False)
@@ -78,7 +93,7 @@ class Outcome:
         tried: roots that were unified.
     """
 
-    events: list[Refused | Recipe] = field(default_factory=list)
+    events: list[Refused | Declined | Recipe] = field(default_factory=list)
     tried: int = 0
     complete: bool = False
 
@@ -207,7 +222,9 @@ def _moved(outcomes: dict[Pattern, Outcome], old: Found, new: Found) -> dict[Pat
     nodes = {n: i for i, n in enumerate(new.nodes)}
     values = {v: i for i, v in enumerate(new.values)}
 
-    def moved(event: Refused | Recipe) -> Refused | Recipe:
+    def moved(event: Refused | Declined | Recipe) -> Refused | Declined | Recipe:
+        if isinstance(event, Declined):
+            return event
         if isinstance(event, Refused):
             return Refused(event.why, nodes[old.nodes[event.node]])
         return Recipe(
@@ -222,6 +239,11 @@ def _moved(outcomes: dict[Pattern, Outcome], old: Found, new: Found) -> dict[Pat
     return {p: Outcome([moved(e) for e in o.events], o.tried, o.complete) for p, o in outcomes.items()}
 
 
+def bare(match: Match) -> Match:
+    """A match without the program it stands in."""
+    return replace(match, region=None, roots=[], inputs=[], nodes=[], recipe=None)
+
+
 def recipe_of(match: Match, found: Found) -> Recipe | None:
     """A match in terms of the neighbourhood it stands in; None where that does not hold all of it."""
     nodes = {n: i for i, n in enumerate(found.nodes)}
@@ -230,9 +252,8 @@ def recipe_of(match: Match, found: Found) -> Recipe | None:
         return None
     if any(is_function(v) for n in match.nodes for v in n.params.values()):
         return None  # two derivatives may differ
-    bare = replace(match, region=None, roots=[], inputs=[], nodes=[])
     return Recipe(
-        bare,
+        bare(match),
         tuple(values[v] for v in match.roots),
         tuple(values[v] for v in match.inputs),
         tuple(nodes[n] for n in match.nodes),

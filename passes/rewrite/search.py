@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import RuleError
 from ..ir.region import Node
@@ -27,7 +28,7 @@ class Search:
     tried: int = 0
     refusals: list[tuple[str, Node | None]] = field(default_factory=list)
     misses: list[tuple[Mismatch, Node]] = field(default_factory=list)
-    conditional: int = 0  # refusals by a rule's own `where`, which may say otherwise another time
+    declined: list[Any] = field(default_factory=list)  # matches that a rule's own `where` refused; it may think again
     failures: list[str] = field(default_factory=list)  # of the rule's own code
 
     def refuse(self, why: str | Exception, node: Node | None) -> None:

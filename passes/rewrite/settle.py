@@ -80,7 +80,7 @@ def admitted(match: Match, search: Search) -> Match | None:
     try:
         match.require_where(match.avals)
     except Refuse as refusal:
-        search.conditional += 1
+        search.declined.append(match)
         search.refuse(refusal, match.anchor)
         return None
     try:
