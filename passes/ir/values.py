@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import jaxprs
@@ -23,11 +26,19 @@ class Reads:
 _reads: Reads | None = None
 
 
-def watch(reads: Reads | None) -> Reads | None:
-    """Let all looks at `Value.node` and `Value.uses` be noted from now on; gives back who watched before."""
+_one_watcher = threading.RLock()
+
+
+@contextmanager
+def watched(reads: Reads) -> Iterator[None]:
+    """Note all looks at `Value.node` and `Value.uses` inside this. One thread at a time; looks of others do no harm."""
     global _reads
-    before, _reads = _reads, reads
-    return before
+    with _one_watcher:
+        before, _reads = _reads, reads
+        try:
+            yield
+        finally:
+            _reads = before
 
 
 class Value:

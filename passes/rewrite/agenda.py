@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import Refuse
 from ..ir.region import Node, Region
-from ..ir.values import Reads, watch
+from ..ir.values import Reads, watched
 from .find import find_at
 from .match import Match
 from .pattern import SPELLED, Pattern, could_be_taps, patterns_of
@@ -198,11 +198,8 @@ class Agenda:
         lesson = _Lesson(self.memory, place, pattern, None if self.explain else reads)
         running = find_at(place.anchor, pattern, self.region, self.views, search)
         while True:
-            before = watch(reads)
-            try:
+            with watched(reads):
                 match = next(running, None)
-            finally:
-                watch(before)
             if len(search.failures) > failures:
                 lesson.reads = None  # the rule's own code failed, which says nothing of the place
             lesson.events += [(Declined(bare(m)),) for m in search.declined[declined:]]

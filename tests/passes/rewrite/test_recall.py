@@ -1,5 +1,7 @@
 """Places that look the same are searched once; places that only nearly look the same are searched again."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import jaxsplice
 from jaxsplice.passes.ir.region import Program
-from jaxsplice.passes.ir.values import Reads, watch
+from jaxsplice.passes.ir.values import Reads, watched
 from jaxsplice.passes.rewrite import agenda, recall
 from jaxsplice.passes.rewrite.neighbourhood import neighbourhood_of
 
@@ -120,6 +122,15 @@ def test_an_odd_layer_among_equal_ones_is_left_alone(odd):
     np.testing.assert_allclose(result(X), fn(X), rtol=1e-4)
 
 
+def test_threads_do_not_disturb_each_other():
+    graphs = [jaxsplice.trace(layers(n), X) for n in range(1, 7)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda g: jaxsplice.rewrite(g, PIPELINE), graphs * 2))
+    assert [r.report.counts["swiglu"] for r in results] == [*range(1, 7)] * 2
+    for n, result in zip(range(1, 7), results):
+        np.testing.assert_allclose(result(X), layers(n)(X), rtol=1e-4)
+
+
 def test_what_a_where_says_is_not_remembered():
     allowed = True
 
@@ -148,14 +159,11 @@ def last_node(fn, *args):
 def neighbourhood(fn, *args):
     """All that lies above the last equation, and its users."""
     node, reads = last_node(fn, *args), Reads()
-    before = watch(reads)
-    try:
+    with watched(reads):
         stack = [node]
         while stack:
             stack += [a.node for a in stack.pop().inputs if hasattr(a, "uses") and a.node is not None]
         assert any(out.uses for out in node.outputs)
-    finally:
-        watch(before)
     made = neighbourhood_of(node, reads)
     assert made is not None
     return made[0]
