@@ -1,12 +1,11 @@
 """Spellings of convolutions, delta rules and collectives: recognised as often as promised, computing what they did."""
 
-import jax
-import numpy as np
 import pytest
 
 import jaxsplice
 
 from . import causal_conv1d, gated_delta_rule, pack_collectives, reduce_scatter
+from .same_numbers import assert_computes_the_same
 
 FAMILIES = {
     "causal-conv1d": ("raise", causal_conv1d),
@@ -34,11 +33,6 @@ def rewritten(rule, fn, args):
     return graph, jaxsplice.rewrite(graph, f"normalize,{FAMILIES[rule][0]}{{{rule}}},lower,cleanup")
 
 
-def limit(value) -> float:
-    """A few roundings of the results' type."""
-    return 3e-2 if value.dtype == "bfloat16" else 2e-5
-
-
 def test_the_tables_are_as_long_as_promised():
     for _, family in FAMILIES.values():
         names = set(family.POSITIVES)
@@ -51,10 +45,7 @@ def test_spelling_is_recognised_and_computes_the_same(rule, name):
     fn, args, hits = FAMILIES[rule][1].POSITIVES[name]
     _, result = rewritten(rule, fn, args)
     assert result.report.counts == hits
-    before, after = jax.tree.leaves(jax.jit(fn)(*args)), jax.tree.leaves(jax.jit(result.after)(*args))
-    for a, b in zip(before, after, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=limit(a), atol=limit(a))
+    assert_computes_the_same(result, fn, args)
 
 
 @pytest.mark.parametrize(("rule", "name"), [*cases("NEAR_MISSES")])

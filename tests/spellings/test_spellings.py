@@ -7,22 +7,11 @@ import pytest
 
 import jaxsplice
 
+from .same_numbers import assert_computes_the_same
 from .swiglu import BANK_A, BANK_B, BASELINE, EXPERTS, LIBRARIES, NEAR_MISSES, X, einsum
 
 PIPELINE = "normalize,raise{swiglu},lower,cleanup"
 SPELLINGS = {**BASELINE, **LIBRARIES}
-
-
-def limit(value) -> float:
-    """A few roundings of the results' type."""
-    return 3e-2 if value.dtype == "bfloat16" else 2e-5
-
-
-def assert_computes_the_same(result, fn, args):
-    before, after = jax.tree.leaves(jax.jit(fn)(*args)), jax.tree.leaves(jax.jit(result.after)(*args))
-    for a, b in zip(before, after, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=limit(a), atol=limit(a))
 
 
 def test_the_tables_are_as_long_as_promised():
