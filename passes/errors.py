@@ -65,6 +65,16 @@ def raised_by(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {text}' if text else ''}{where}"
 
 
+def first_line(error: BaseException | str) -> str:
+    """The first line of a message; of an exception without one, what it is.
+
+    Example:
+        >>> first_line(ValueError("too wide\\nby far")), first_line(ValueError())
+        ('too wide', 'ValueError()')
+    """
+    return (str(error).splitlines() or [repr(error)])[0]
+
+
 def no_such(kind: str, given: str, known, way_out: str = "") -> str:
     """One sentence for an unknown name: what was given, the closest known names, all known names, the way out.
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.errors import InconclusiveDimensionOperation
 
-from .errors import Refuse
+from .errors import Refuse, first_line
 from .ir import jaxprs
 from .ir.region import Node, Program, Region
 from .ir.walk import walk
@@ -58,7 +58,7 @@ def _choose(node: Node, region: Region, row: Row | None, context: Context) -> No
             if row is not None:
                 demand(replace(row.certificate, implementation=claim), context)
         except (Refuse, InconclusiveDimensionOperation) as refusal:
-            refused.append(str(refusal).splitlines()[0])
+            refused.append(first_line(refusal))
             continue
         _set_implementation(node, region, implementation.name)
         _record(row, claim)

@@ -10,6 +10,7 @@ from . import jaxprs
 from .check import same_aval
 from .jaxprs import DropVar, Literal, Var
 from .region import OUTPUT, Node, Region, Site, Value
+from .walk import callees_last, looked_into
 
 
 def emit(region: Region):
@@ -25,25 +26,11 @@ def emit(region: Region):
         VerifyError: a rewrite made a cycle, or gave an equation an operand of another type.
     """
     done: dict[int, Any] = {}  # id(region) -> jaxpr: shared regions are emitted once
-    for inner in _innermost_first(region):
+    for inner in reversed(callees_last(region, looked_into)):
         renewed = _renewed_children(inner, done)
         dirty = inner.changed or bool(renewed)
         done[id(inner)] = _Body(inner, renewed).jaxpr() if dirty else inner.jaxpr
     return done[id(region)]
-
-
-def _innermost_first(region: Region) -> list[Region]:
-    """A region and those below it that were looked into, each after all that are in it."""
-    out, seen, stack = [], set(), [(region, False)]
-    while stack:
-        top, below_done = stack.pop()
-        if below_done:
-            out.append(top)
-        elif id(top) not in seen:
-            seen.add(id(top))
-            stack.append((top, True))
-            stack += [(r, False) for n in top.holders if n.live for r in n.regions or ()]
-    return out
 
 
 def _renewed_children(region: Region, done: dict[int, Any]) -> dict[int, Any]:

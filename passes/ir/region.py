@@ -94,7 +94,7 @@ class Program:
         seen, queue = {id(self.root)}, [self.root]
         for region in queue:
             yield region
-            for node in region.nodes:
+            for node in region.holders:
                 for child in node.regions or ():
                     if id(child) not in seen:
                         seen.add(id(child))

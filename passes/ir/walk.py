@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .region import Node, Region
 
@@ -21,9 +21,24 @@ def walk(root: Region) -> Iterator[Node]:
             stack += [iter(child.nodes) for child in reversed(new)]
 
 
-def callees_last(root: Region) -> list[Region]:
-    """A region and all below it, each before those that it calls."""
-    done, seen, stack = [], {id(root)}, [(root, _children(root))]
+def below(region: Region) -> Iterator[Region]:
+    """The regions inside the live nodes of a region, once per node that holds them."""
+    return (child for node in region.holders if node.live for child in node.children())
+
+
+def looked_into(region: Region) -> Iterator[Region]:
+    """Those of them that somebody looked into; the others are as they were read."""
+    return (child for node in region.holders if node.live for child in node.regions or ())
+
+
+def callees_last(root: Region, inside: Callable[[Region], Iterator[Region]] = below) -> list[Region]:
+    """A region and all below it, each before those that it calls.
+
+    Args:
+        root: where to begin.
+        inside: which regions of a region to go into.
+    """
+    done, seen, stack = [], {id(root)}, [(root, inside(root))]
     while stack:
         region, rest = stack[-1]
         child = next(rest, None)
@@ -32,18 +47,14 @@ def callees_last(root: Region) -> list[Region]:
             stack.pop()
         elif id(child) not in seen:
             seen.add(id(child))
-            stack.append((child, _children(child)))
+            stack.append((child, inside(child)))
     return done[::-1]
-
-
-def _children(region: Region) -> Iterator[Region]:
-    return (child for node in region.nodes if node.live for child in node.children())
 
 
 def places_of(root: Region) -> dict[int, int]:
     """Region (by id) -> places in the program where its text stands, loops counted once."""
     places = {id(root): 1}
     for region in callees_last(root):
-        for child in _children(region):
+        for child in below(region):
             places[id(child)] = places.get(id(child), 0) + places[id(region)]
     return places

@@ -85,6 +85,13 @@ def peel_one(cursor: Cursor, views: frozenset[str]) -> Cursor | None:
     return entry[1](cursor, node)
 
 
+def unmoved(atom):
+    """The value or literal that an atom has its elements from, before all that only moves, renames or casts them."""
+    while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
+        atom = atom.node.inputs[0]
+    return atom
+
+
 def chain(cursor: Cursor, views: frozenset[str]) -> list[Cursor]:
     """The cursor and all it can be peeled to, outermost first."""
     out = [cursor]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.errors import InconclusiveDimensionOperation
 
-from ..errors import Refuse, RuleError
+from ..errors import Refuse, RuleError, first_line
 from ..ir.extract import extract
 from ..ir.jaxprs import Eqn, trace_flat
 from ..normalize import Cursor
@@ -56,7 +56,7 @@ def admit(match: Match, context: Context) -> Admission:
         except RuleError:
             raise  # its code failed, which says nothing of the match
         except (Refuse, InconclusiveDimensionOperation) as refusal:
-            said = str(refusal).splitlines()[0]
+            said = first_line(refusal)
         known[context.verify] = said
     elif isinstance(said, Admission):
         return said._replace(certificate=replace(said.certificate, source=str(match.source)))

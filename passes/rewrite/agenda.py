@@ -202,10 +202,8 @@ class Agenda:
                 match = next(running, None)
             if len(search.failures) > failures:
                 lesson.reads = None  # the rule's own code failed, which says nothing of the place
-            lesson.events += [(Declined(bare(m)),) for m in search.declined[declined:]]
-            declined = len(search.declined)
-            lesson.note(search.refusals[refusals:], match, search.tried - tried)
-            refusals = len(search.refusals)
+            lesson.note(search.declined[declined:], search.refusals[refusals:], match, search.tried - tried)
+            declined, refusals = len(search.declined), len(search.refusals)
             if match is None:
                 return
             yield match
@@ -221,44 +219,42 @@ class _Lesson:
     def __init__(self, memory: Memory, place: Place, pattern: Pattern, reads: Reads | None):
         self.memory, self.place, self.pattern, self.reads = memory, place, pattern, reads
         self.known = (place.template, place.found)
-        self.events: list[tuple] = []
+        self.events: list[tuple[str, Node | None] | Declined | Match] = []
 
-    def note(self, refusals: list, match: Match | None, tried: int) -> None:
-        """Take down what came since the last time: refusals, then a match or the end of the search."""
+    def note(self, declined: list[Match], refusals: list, match: Match | None, tried: int) -> None:
+        """Take down what came since the last time, and that a match, or the end of the search, came after it."""
         if self.reads is None:
             return
-        self.events += [(why, node) for why, node in refusals]
-        if match is not None:
-            self.events.append((match,))
+        self.events += [*(Declined(bare(m)) for m in declined), *refusals, *([match] if match is not None else [])]
         learned = self.memory.learn(self.place.anchor, self.pattern, self.reads, self.known)
         if learned is None:
             self.reads = None
             return
         template, found = learned
-        outcome = template.outcomes[self.pattern]
-        outcome.tried, outcome.complete = tried, match is None
-        for event in self.events:
-            made = self._event(event, found)
-            if made is None:
-                outcome.complete = False
-                outcome.events.clear()
-                del template.outcomes[self.pattern]
-                self.reads = None
-                return
-            outcome.events.append(made)
+        events = self._events(found)
+        if events is None:
+            del template.outcomes[self.pattern]
+            self.reads = None
+            return
+        template.outcomes[self.pattern] = Outcome(events, tried, complete=match is None)
         self.place.template, self.place.found = template, found
         self.known = learned
 
-    def _event(self, event: tuple, found: Found) -> Refused | Declined | Recipe | None:
-        if len(event) == 1:
-            (match,) = event
-            if isinstance(match, Declined):
-                return match
-            made = recipe_of(match, found)
-            if made is not None and match.recipe is not None:
-                made.admissions = match.recipe.admissions
-            match.recipe = made
-            return made
-        why, node = event
+    def _events(self, found: Found) -> list[Refused | Declined | Recipe] | None:
+        """The events in terms of a neighbourhood; None when it does not hold all of them."""
         places = {n: i for i, n in enumerate(found.nodes)}
-        return Refused(why, places[node]) if node in places else None
+        out: list[Refused | Declined | Recipe] = []
+        for event in self.events:
+            if isinstance(event, Declined):
+                out.append(event)
+            elif isinstance(event, Match):
+                event.recipe = recipe_of(event, found)
+                if event.recipe is None:
+                    return None
+                out.append(event.recipe)
+            else:
+                why, node = event
+                if node not in places:
+                    return None
+                out.append(Refused(why, places[node]))
+        return out

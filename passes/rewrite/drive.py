@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,10 +71,11 @@ class Context:
             if id(region) not in counted:
                 counted[id(region)] = region.sites, region.trips
             row.sites, row.trips = counted[id(region)]
+        matched = Counter(row.rule for row in self.report.rows)
         for name, search in self.searches.items():
             statistics = self.report.statistics_of(name)
             statistics.tried = search.tried
-            statistics.matched = sum(r.rule == name for r in self.report.rows)
+            statistics.matched = matched[name]
             statistics.refusals = search.standing()
             for failure in dict.fromkeys(search.failures):
                 self.report.warn(failure)
@@ -119,7 +120,9 @@ class _Driver:
             return 0
         if isinstance(rule, GraphRule):
             for match in find_candidates(self.region, rule, context.search(rule)):
-                count += self._rewrite(match)
+                new = rewrite_match(match, context, self.stage)
+                if new is not None:
+                    count += 1 + self._follow(new, rule.name)
                 if context.exhausted:
                     break
             if count:
@@ -133,46 +136,40 @@ class _Driver:
         """One pattern at all places that wait for it."""
         count = 0
         for place in self.agenda.take(pattern):
-            if place.anchor.live and not self.context.exhausted:
-                count += self._at(place, pattern)
+            for new in self._made_at(place, pattern):
+                count += 1 + self._follow(new, pattern.rule.name)
         if count:
             self.agenda.refresh()
         return count
 
-    def _at(self, place: Place, pattern: Pattern) -> int:
-        count = 0
+    def _made_at(self, place: Place, pattern: Pattern) -> Iterator[list[Node]]:
+        """Rewrite the matches of a pattern at one place; gives what each rewrite made."""
+        if not place.anchor.live or self.context.exhausted:
+            return
         for match in self.agenda.matches(place, pattern, self.context.search(pattern.rule)):
-            count += self._rewrite(match)
+            new = rewrite_match(match, self.context, self.stage)
+            if new is not None:
+                yield new
             if self.context.exhausted:
-                break
-        return count
+                return
 
-    def _rewrite(self, match: Match) -> int:
-        new = rewrite_match(match, self.context, self.stage)
-        if new is None:
-            return 0
-        generation, name = self._generation(new), match.rule.name
+    def _follow(self, new: list[Node], name: str) -> int:
+        """Where rules feed on what rules made, see at once where that leads, before it is done everywhere.
+
+        What shrank the program needs no such look, and the first result of each rule that did not is enough of one.
+        """
+        generation = self._generation(new)
         if generation == 0 or (generation == 1 and name in self.followed):
-            return 1
+            return 0
         self.followed.add(name)
-        return 1 + self._follow(new)
-
-    def _follow(self, new: list[Node]) -> int:
-        """Where rules feed on what rules made, see at once where that leads, before it is done everywhere."""
         count, stack = 0, list(new)
         while stack:
             node = stack.pop()
             for pattern in self.agenda.table.get(node.primitive, ()):
-                if not node.live or self.context.exhausted:
-                    break
-                for match in self.agenda.matches(Place(node), pattern, self.context.search(pattern.rule)):
-                    made = rewrite_match(match, self.context, self.stage)
-                    if made is not None:
-                        self._generation(made)
-                        stack += made
-                        count += 1
-                    if self.context.exhausted:
-                        break
+                for made in self._made_at(Place(node), pattern):
+                    self._generation(made)
+                    stack += made
+                    count += 1
         return count
 
     def _generation(self, new: list[Node]) -> int:

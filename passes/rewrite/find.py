@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import jax
 from jax.errors import InconclusiveDimensionOperation
 
-from ..errors import RuleError
+from ..errors import RuleError, first_line
 from ..ir.region import OUTPUT, Node, Region, Value
 from ..normalize import Cursor
 from ..normalize.cursor import PEEL
@@ -155,7 +155,7 @@ def _ranked(candidates: Iterator[tuple[int, Match]], search: Search, root: Node)
     except OutOfSteps:
         search.refuse("the search here was given up: too many ways to group the operands", root)
     except InconclusiveDimensionOperation as error:
-        search.refuse(f"symbolic sizes cannot be compared: {str(error).splitlines()[0]}", root)
+        search.refuse(f"symbolic sizes cannot be compared: {first_line(error)}", root)
     others.sort(key=lambda pair: pair[0])
     for _, match in others[:2]:
         if root.live:

@@ -59,7 +59,7 @@ def _candidate(region, scan: Node, closed, rules: Sequence[Rule]) -> Candidate |
         return None
     assert isinstance(match.variant, Pattern)
     used = [i for i, o in enumerate(scan.outputs) if region.is_used(o)]
-    sides = {side: _with(_first_match(closed, rules), side) for side in ("before", "after")}
+    sides = {"before": _with(match, "before"), "after": _with(_first_match(closed, rules), "after")}
     bound = [type(a) is Value and positions_from(a) is None for a in scan.inputs]
     inputs = [a for a, is_bound in zip(scan.inputs, bound) if is_bound]
     shapes = [a.aval.shape for a in inputs]

@@ -13,7 +13,7 @@ from ..ir import jaxprs
 from ..ir.region import OUTPUT, Node, Program, Region, Value
 from ..normalize import ALL, Cursor
 from ..normalize.contractions import MAX_TAPS, taps_met
-from ..normalize.cursor import PEEL
+from ..normalize.cursor import PEEL, unmoved
 from ..normalize.flatten import open_head
 from ..normalize.marks import literal_number
 from ..normalize.terms import Add, Along, Fn, Leaf, Prod, Result, Sum
@@ -225,9 +225,7 @@ def _count_products(node: Node) -> int:
 def _count_added_products(node: Node) -> int:
     count, stack = 0, list(node.inputs)
     while stack:
-        atom = stack.pop()
-        while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
-            atom = atom.node.inputs[0]
+        atom = unmoved(stack.pop())
         maker = atom.node if type(atom) is Value else None
         if maker is None:
             if literal_number(atom) != 0:
@@ -290,8 +288,7 @@ def _goes_on(node: Node) -> bool:
 
 
 def _made_by(atom, primitives: tuple[str, ...]) -> bool:
-    while type(atom) is Value and atom.node is not None and atom.node.primitive in PEEL and atom.node.inputs:
-        atom = atom.node.inputs[0]
+    atom = unmoved(atom)
     return type(atom) is Value and atom.node is not None and atom.node.primitive in primitives
 
 

@@ -227,13 +227,11 @@ def _moved(outcomes: dict[Pattern, Outcome], old: Found, new: Found) -> dict[Pat
             return event
         if isinstance(event, Refused):
             return Refused(event.why, nodes[old.nodes[event.node]])
-        return Recipe(
-            event.match,
-            tuple(values[old.values[i]] for i in event.roots),
-            tuple(values[old.values[i]] for i in event.inputs),
-            tuple(nodes[old.nodes[i]] for i in event.nodes),
-            event.admissions,
-            event.what,
+        return replace(
+            event,
+            roots=tuple(values[old.values[i]] for i in event.roots),
+            inputs=tuple(values[old.values[i]] for i in event.inputs),
+            nodes=tuple(nodes[old.nodes[i]] for i in event.nodes),
         )
 
     return {p: Outcome([moved(e) for e in o.events], o.tried, o.complete) for p, o in outcomes.items()}
@@ -252,9 +250,9 @@ def recipe_of(match: Match, found: Found) -> Recipe | None:
         return None
     if any(is_function(v) for n in match.nodes for v in n.params.values()):
         return None  # two derivatives may differ
-    return Recipe(
-        bare(match),
-        tuple(values[v] for v in match.roots),
-        tuple(values[v] for v in match.inputs),
-        tuple(nodes[n] for n in match.nodes),
+    return replace(
+        match.recipe or Recipe(bare(match), (), (), ()),  # what is known of it already is kept
+        roots=tuple(values[v] for v in match.roots),
+        inputs=tuple(values[v] for v in match.inputs),
+        nodes=tuple(nodes[n] for n in match.nodes),
     )

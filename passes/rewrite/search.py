@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import RuleError
+from ..errors import RuleError, first_line
 from ..ir.region import Node
 from .mismatch import Mismatch
 from .rule import GraphRule, Rule
@@ -37,7 +37,7 @@ class Search:
         Raises:
             RuleError: it failed, and `strict` is set.
         """
-        sentence = (str(why).splitlines() or [repr(why)])[0]
+        sentence = first_line(why)
         if isinstance(why, RuleError):
             if self.strict:
                 raise why

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import Refuse
+from ..errors import Refuse, first_line
 from ..ir import jaxprs
 from ..ir.region import OUTPUT, Region, Value
 from ..normalize import Cursor
@@ -215,7 +215,7 @@ def before_types(pattern: Pattern, structs: tuple, params: tuple, axis_sizes: tu
     try:
         return jaxprs.trace_flat(fn, structs, dict(axis_sizes)).out_avals
     except (TypeError, ValueError, AssertionError, ZeroDivisionError, IndexError) as error:
-        return f"`before` does not accept these arguments: {str(error).splitlines()[0] if str(error) else error!r}"
+        return f"`before` does not accept these arguments: {first_line(error)}"
 
 
 def _types(avals) -> str:
